@@ -13,9 +13,11 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import record, sanitize
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
+from course_utils.site.look import CONTRAST
 from course_utils.widgets import play, recorded, scene
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
+from tests.helpers.canvas_texts import pale_canvas_texts, watched_canvases
 from tests.helpers.large_values import computed
 from tests.helpers.recorded import OPS, WITH_NUMBER, busy, fetched, swap, twice, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
@@ -550,6 +552,53 @@ def test_each_key_does_what_its_button_does(open_widget):
 
 
 @pytest.mark.browser
+def test_keys_go_on_working_where_the_last_jump_of_a_kind_was_made(open_widget):
+    page = open_widget(player(*swap()))
+    for way, key, step in [("next", "End", 10), ("previous", "Home", 0)]:
+        page.get_by_role("button", name=f"{way}: barrier").focus()
+        page.keyboard.press("Enter")
+        assert page.get_by_role("button", name=f"{way}: barrier").is_disabled()
+        page.keyboard.press(key)
+        assert page.evaluate("model.get('step')") == step
+
+
+@pytest.mark.browser
+def test_a_planted_race_has_jumps_to_its_hazards_and_a_correct_kernel_has_none(open_widget):
+    page = open_widget(player(*twice(has_barrier=False)))
+    at = lambda: page.evaluate("model.get('step')")  # noqa: E731
+    assert asked(page, "[await m.findHazards(rec), rec.hazards.step]") == [True, [7, 8]]
+    page.get_by_role("button", name="next: hazard").click()
+    assert at() == 7 and "Hazard: lanes 0–31 write over" in page.locator(".ak-status.ak-alarmed").inner_text()
+    assert page.locator(".ak-line-other .ak-line-number").inner_text() == "7"  # whose read it is
+    assert "other party" in page.locator(".ak-player-memory .ak-legend").inner_text()
+    for key, step in [("h", 8), ("h", 8), ("Shift+H", 7), ("Shift+H", 7), ("End", 8), ("Home", 0), ("h", 7)]:
+        page.keyboard.press(key)
+        assert at() == step, key
+    assert page.get_by_role("button", name="previous: hazard").is_disabled()
+    assert "h hazard" in page.locator(".ak-keys").inner_text()
+    page.keyboard.press("Home")
+    assert not page.locator(".ak-line-other").count()
+
+    page = open_widget(player(*twice()))
+    assert asked(page, "[await m.findHazards(rec), rec.hazards.step]") == [False, []]
+    page.evaluate("() => new Promise((done) => setTimeout(done, 50))")
+    assert not page.locator(".ak-jump-pair[aria-label=hazard]").is_visible()
+    assert "hazard" not in page.locator(".ak-keys").inner_text()
+    page.locator(".ak-step").focus()
+    page.keyboard.press("h")
+    assert at() == 0
+
+
+@pytest.mark.browser
+def test_the_mark_of_a_hazard_can_be_read_on_the_colour_of_any_cell(open_widget):
+    page = open_widget(player(*twice(has_barrier=False)))
+    with watched_canvases(page):
+        page.evaluate("model.set('step', 7)")
+        assert "!" in page.evaluate("canvasTexts.map(([, text]) => text)")
+        assert pale_canvas_texts(page, CONTRAST) == []
+
+
+@pytest.mark.browser
 def test_the_strip_beside_the_memory_moves_its_window_until_the_next_step(open_widget):
     page = open_widget(player(*busy(rounds=20)))
     grid = page.locator(".ak-grid")
@@ -756,14 +805,99 @@ def test_nothing_in_the_page_asks_a_server(file_page):
     assert text.count("</script>") == 3 and not re.search(r"""(src|href)=["']?(https?:)?//""", text)
 
 
+# ---- in a chapter: short
+
+
+def in_short(packed, step=0, **look):
+    meta, data = packed
+    return Player(meta={**meta, "start": {"short": True, **look}}, data=data, step=step)
+
+
 @pytest.mark.browser
-def test_in_a_chapter_lanes_and_keys_are_folded(open_widget):
+def test_in_a_chapter_what_a_reader_may_want_is_folded(open_widget):
+    page = open_widget(in_short(swap()))
+    folds = page.locator(".ak-widget summary:visible")
+    assert folds.all_inner_texts() == [
+        "More",
+        "In flight, and waiting: nothing, and nobody.",
+        "The lanes of a warp",
+        "Keys",
+    ]
+    assert not page.locator(".ak-lanes").is_visible() and not page.get_by_label("figures").is_visible()
+    for fold in folds.all():
+        fold.click()
+    assert page.locator(".ak-lanes").is_visible() and page.get_by_label("figures").is_visible()
+    follows = page.get_by_label("follow the step")
+    assert follows.count() == 2 and not page.locator(".ak-player-memory").get_by_label("follow the step").is_visible()
+    page.get_by_role("button", name="out", exact=True).click()
+    page.locator(".ak-player-memory").get_by_label("follow the step").click()
+    assert page.locator(".ak-arrays > [aria-pressed=true]").inner_text() == "in"
+
+
+@pytest.mark.browser
+def test_what_is_in_flight_and_who_waits_is_a_line_that_unfolds(open_widget):
+    page = open_widget(in_short(fetched(), step=4))
+    line = page.locator(".ak-player-flights summary")
+    assert line.inner_text() == "In flight, and waiting: 1 copy; warp 1 waits at an mbarrier; warp 0 has ended."
+    button = page.get_by_role("button", name="step 2", exact=True)
+    assert not button.is_visible()
+    line.click()
+    button.click()
+    assert page.evaluate("model.get('step')") == 2
+
+
+# What of a player is smaller than a finger: what is pressed and can be seen, with its size.
+TOO_SMALL_TO_PRESS = """[...document.querySelectorAll(".ak-widget :is(button, select, summary, input)")]
+    .filter((one) => one.checkVisibility() && !one.closest("details:not([open]) > :not(summary)"))
+    .map((one) => (one.type === "checkbox" ? one.closest("label") : one))
+    .map((one) => [one.className || one.localName, one.getBoundingClientRect()])
+    .filter(([, { width, height }]) => width < 24 || height < 24).map(([name, box]) => [name, box.width, box.height])"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "most"), [(390, 950), (916, 780)])
+def test_a_scene_is_no_higher_than_a_screen_and_has_room_for_fingers(open_widget, transpose, width, most):
+    page = open_widget(
+        in_short(transpose.without_variables().packed(), step=64, cell={"array": 1, "offset": 0}), width=width
+    )
+    root = page.locator(".ak-widget")
+    assert root.bounding_box()["height"] <= most
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for part in (".ak-status", ".ak-grid", ".ak-line-now", ".ak-player-trace"):
+        assert root.locator(part).is_visible(), part
+    assert page.evaluate(TOO_SMALL_TO_PRESS) == []
+
+
+@pytest.mark.browser
+def test_on_a_phone_arrays_with_long_names_are_a_choice(open_widget):
     meta, data = swap()
-    page = open_widget(Player(meta={**meta, "start": {"short": True}}, data=data, step=0))
-    assert page.locator(".ak-widget details:visible").count() == 2
-    assert not page.locator(".ak-lanes").is_visible()
-    page.get_by_text("The lanes of a warp").click()
-    assert page.locator(".ak-lanes").is_visible()
+    meta["arrays"][1]["name"] = "a long name of an array here"
+    page = open_widget(in_short((meta, data)), width=390)
+    assert not page.locator(".ak-arrays").is_visible()
+    choice = page.locator(".ak-player-memory").get_by_role("combobox", name="array")
+    assert choice.evaluate("(one) => one.selectedOptions[0].text") == "in •"
+    choice.select_option(label="row")
+    assert page.locator(".ak-grid").get_attribute("aria-label").startswith("row, shared, float32 [64].")
+    title = page.locator(".ak-player-title > .ak-note")
+    assert title.inner_text() == "2 warps, 11 steps"
+    page.get_by_text("Launch and colours").click()
+    assert (
+        page.locator(".ak-launch")
+        .inner_text()
+        .startswith("Block (0, 0, 0) of a grid of 1 × 1 × 1, 64 × 1 × 1 threads.")
+    )
+
+
+@pytest.mark.browser
+def test_the_line_in_front_is_in_view_far_down_in_a_file(open_widget):
+    meta, data = swap()
+    lines = meta["sources"]["swap.cu"].splitlines()
+    meta["sources"]["swap.cu"] = "\n".join([*[""] * 600, *lines, *[""] * 20])
+    meta["places"] = [(file, line + 600, caller) for file, line, caller in meta["places"]]
+    page = open_widget(in_short((meta, data), step=READ_ROW), width=390)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    box, line = (page.locator(one).bounding_box() for one in (".ak-source", ".ak-line-now"))
+    assert box["y"] <= line["y"] and line["y"] + line["height"] <= box["y"] + box["height"]
 
 
 @pytest.mark.browser

@@ -20,7 +20,7 @@ const START = {
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
-const TALL = { wide: 400, short: 290, phone: 260 };
+const TALL = { wide: 400, phone: 260, short: 225, shortPhone: 200 }; // pixels of the picture of memory, at most
 
 // What the address of a page says of a player: step, warp and chosen cell ("array+offset") as texts, of which any may be
 // missing or wrong. type: that of bytes of which nobody says what they are. Returns what they change.
@@ -91,9 +91,9 @@ function showPlayer(rec, model, root) {
     if (event.key === "Enter") act.toLine(source.file(), Number(line.value));
   } });
   const status = element("div", { class: "ak-status", "aria-live": "polite" });
-  const timeline = timelinePanel(rec, act);
-  const source = sourcePanel(rec, act);
-  const memory = memoryPanel(rec, act);
+  const timeline = timelinePanel(rec, act, view.short);
+  const source = sourcePanel(rec, act, view.short);
+  const memory = memoryPanel(rec, act, view.short);
   const lane = lanePanel(rec, act);
   const trace = tracePanel(rec, act, memory.valueWords);
   const findings = findingsPanel(rec, act);
@@ -103,18 +103,23 @@ function showPlayer(rec, model, root) {
   // Between the paragraphs of a chapter what a reader may want stands folded below what the paragraphs are about.
   root.classList.toggle("ak-short", Boolean(view.short));
   root.classList.toggle("ak-reported", Boolean(view.reported)); // what the findings say stands above the player
-  const folded = (words, node) => element("details", {}, element("summary", {}, words), node);
+  const which = `(${index.join(", ")})`;
+  const sizeOfLaunch = `of a grid of ${grid.join(" × ")}, ${block.join(" × ")} threads`;
+  const folds = () => element("div", { class: "ak-folds" },
+    fold("The lanes of a warp", lane.node),
+    fold("Keys", keys),
+    fold("Launch and colours", element("div", { class: "ak-launch" }, element("div", { class: "ak-note" }, `Block ${which} ${sizeOfLaunch}.`), timeline.legend())));
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
-      element("span", { class: "ak-note" }, `block (${index.join(", ")}) of a grid of ${grid.join(" × ")}, ${block.join(" × ")} threads, ${plural(warps, "warp")}, ${plural(rec.count, "step")}`)),
+      element("span", { class: "ak-note" }, `${plural(warps, "warp")}, ${plural(rec.count, "step")}`,
+        element("span", { class: index.some(Boolean) ? "" : "ak-of-launch" }, `, block ${which}`), element("span", { class: "ak-of-launch" }, ` ${sizeOfLaunch}`))),
     ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped here: ${rec.meta.failure}`)] : []),
     timeline.node,
     element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, play.node, controls.row),
     element("div", { class: "ak-row ak-jumps" }, ...buttons.map(({ node }) => node), element("label", {}, "to line", line)),
     status, findings.node,
     element("div", { class: "ak-player-panels" }, source.node, memory.node,
-      element("div", { class: "ak-player-side" }, ...(view.short
-        ? [trace.node, flights.node, folded("The lanes of a warp", lane.node), folded("Keys", keys)] : [lane.node, trace.node, flights.node]))),
+      element("div", { class: "ak-player-side" }, ...(view.short ? [trace.node, flights.node, folds()] : [lane.node, trace.node, flights.node]))),
     ...(view.short ? [] : [keys]));
 
   let address = null; // keeps step, warp and cell, once all is drawn
@@ -124,7 +129,7 @@ function showPlayer(rec, model, root) {
     page = {
       width: Math.max(root.clientWidth - 8, 200),
       room: Math.max(memory.node.clientWidth, 200),
-      tall: TALL[root.clientWidth < 700 ? "phone" : view.short ? "short" : "wide"],
+      tall: TALL[root.clientWidth < 700 ? (view.short ? "shortPhone" : "phone") : view.short ? "short" : "wide"],
       theme: coloursOf(root),
     };
   }
@@ -135,8 +140,9 @@ function showPlayer(rec, model, root) {
     view.step = step;
     if (moved) {
       Object.assign(view, { looksAtCell: false, holdsWindow: false });
-      if (!stops.some((one) => one.step === step && one.finding === view.finding)) Object.assign(view, { finding: -1, other: -1 });
+      if (!stops.some((one) => one.step === step && one.finding === view.finding)) view.finding = -1;
     }
+    if (view.finding < 0) view.other = hazardsOf(rec, step)[0]?.other ?? -1;
     if (view.followsWarp && rec.steps.warp[step] >= 0) view.warp = rec.steps.warp[step];
     if (view.followsArray && !view.looksAtCell) view.array = arrayAt(rec, step) ?? view.array;
     if (!moved || !page) measure();
@@ -178,6 +184,11 @@ function showPlayer(rec, model, root) {
     rec.meta.start.intoView = false; // and no other view of it moves the page
   }
   if (!rec.isWhole) rec.whole.then(redraw);
+  setTimeout(async () => {
+    if (!await findHazards(rec)) return;
+    keys.replaceChildren(...keysInWords(jumps));
+    redraw();
+  });
   return () => {
     play.stop();
     address.forget();
@@ -199,6 +210,8 @@ function writesOfCell(rec, view) {
 }
 
 // The ways to jump: name, key, and to(backwards), which gives what changes, or null where there is nothing to jump to.
+// isThere(): whether the recording has what it leads to, if it may have none. isIdle(): whether it leads nowhere until the
+// reader has chosen something.
 function jumpsOf(rec, view, stops, size) {
   const to = (step) => (step >= 0 ? { step } : null);
   return [
@@ -212,7 +225,7 @@ function jumpsOf(rec, view, stops, size) {
       },
     },
     {
-      name: "write of the cell", key: "w",
+      name: "write of the cell", key: "w", isIdle: () => !view.cell,
       to: (backwards) => view.cell && to(otherWrite(rec, view.cell.array, view.cell.offset, size(), view.step, backwards)),
     },
     ...(stops.length ? [{
@@ -222,6 +235,7 @@ function jumpsOf(rec, view, stops, size) {
         return stop ?? null;
       },
     }] : []),
+    { name: "hazard", key: "h", isThere: () => rec.hazards?.step.length > 0, to: (backwards) => to(otherHazard(rec, view.step, backwards)) },
   ];
 }
 
@@ -236,28 +250,32 @@ function keyed(event, { rec, view, jumps, play }) {
     case "End": return { step: rec.count - 1 };
     case "p": return play.toggle(), {};
     default: {
-      const jump = jumps.find(({ key }) => key === event.key.toLowerCase());
+      const jump = jumps.find(({ key, isThere }) => key === event.key.toLowerCase() && (isThere?.() ?? true));
       return jump ? jump.to(back) ?? {} : null;
     }
   }
 }
 
 function keysInWords(jumps) {
-  const keys = [["← →", "a step"], ...jumps.map(({ name, key }) => [key, name]), ...(LESS_MOTION.matches ? [] : [["p", "play"]])];
+  const there = jumps.filter(({ isThere }) => isThere?.() ?? true);
+  const keys = [["← →", "a step"], ...there.map(({ name, key }) => [key, name]), ...(LESS_MOTION.matches ? [] : [["p", "play"]])];
   return [...keys.map(([key, name]) => element("span", {}, element("kbd", {}, key), ` ${name}`)), element("span", {}, "with ", element("kbd", {}, "⇧"), " backwards")];
 }
 
 // Two buttons with the name of a jump between them.
-function jumpButtons({ name, to }, jump) {
+function jumpButtons({ name, to, isThere, isIdle }, jump) {
   const one = (backwards) => control("button", {
     type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => jump(backwards),
   }, backwards ? "◀" : "▶");
   const [previous, next] = [one(true), one(false)];
+  const node = element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next);
   const draw = () => {
+    node.hidden = !(isThere?.() ?? true);
+    node.classList.toggle("ak-idle", isIdle?.() ?? false);
     enable(previous, to(true));
     enable(next, to(false));
   };
-  return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
+  return { node, draw };
 }
 
 const STEPS_A_SECOND = 8;

@@ -116,7 +116,7 @@ function legendOf(rec, view, array, [low, high]) {
     return [ramp(VIRIDIS, brief(low), brief(high)), ...(array.space === "shared" ? never : untouched)];
   }
   if (view.colour === "bank") return [ramp(TWILIGHT, "bank 0", "31")];
-  if (view.colour === "age") return [ramp([...VIRIDIS].reverse(), "written since the last barrier", `${OLDEST} or more before`), ...never];
+  if (view.colour === "age") return [ramp([...VIRIDIS].reverse(), "barriers since the write: 0", `${OLDEST} or more`), ...never];
   const { warps } = rec.meta;
   const engine = rec.ofWarp.start[1] ? [element("span", {}, swatch("#777777"), "c: the copy engine")] : [];
   return [

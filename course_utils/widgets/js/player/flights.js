@@ -13,37 +13,42 @@ function flightsPanel(rec, act, isShort) {
     element("thead", {}, element("tr", {}, ...["mbarrier at", "phases over", "parity now", "arrivals in it"].map((words) => element("th", { scope: "col" }, words)))),
     element("tbody", {}, ...rec.mbarriers.map(({ array, offset }, n) =>
       element("tr", {}, element("th", { scope: "row", title: rec.arrays[array].name }, `+ ${bytes(offset)}`), ...cells[n]))));
-  const phases = isShort ? element("details", {}, element("summary", {}, `The ${plural(rec.mbarriers.length, "mbarrier")}`), table) : table;
-  phases.hidden = !rec.mbarriers.length;
-  const node = element("section", { class: "ak-player-flights" },
-    element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "In flight, and waiting")), list, phases);
+  table.hidden = !rec.mbarriers.length;
+  const title = element("span", { class: "ak-title" }, "In flight, and waiting");
+  const inBrief = element("span", {}); // all of it in a sentence, where the list is folded
+  const node = element("section", { class: "ak-player-flights" }, ...(isShort
+    ? [element("details", {}, element("summary", {}, title, inBrief), list, table)] : [element("div", { class: "ak-player-head" }, title), list, table]));
   node.hidden = !rec.flights.length && !rec.openings.length;
   let shown = "";
   const go = (step) => control("button", { type: "button", class: "ak-jump", onclick: () => act.go(step) }, `step ${bytes(step)}`);
 
-  // Each line as the parts of its text; a number among them is a step, which becomes a button.
+  // Each line as the parts of its text, of which a number is a step, which becomes a button; and the same in a few words.
   function linesOf(view) {
     const groups = new Map();
     for (const flight of inFlight(rec, view.step)) {
       const array = rec.arrays[rec.steps.array[flight.lands[0]]]?.name;
       const of = flight.kind === "wgmma" ? ` of warps ${ranges(warpsOfGroup(rec, flight.begin))}` : "";
-      listOf(groups, `${flight.kind} ${array}${of}`).push({ ...flight, words: `${array ? ` to ${array}` : ""}${of}` });
+      listOf(groups, `${flight.kind} ${array}${of}`).push({ ...flight, of, words: `${array ? ` to ${array}` : ""}${of}` });
     }
     const lines = [...groups.values()].map((flights) => {
       const [one, many] = FLYING[flights[0].kind] ?? [flights[0].kind, `${flights[0].kind}s`];
       const end = Math.min(...flights.map((flight) => flight.end));
       const ofOneWarp = flights.filter(({ kind, begin }) => kind !== "wgmma" || rec.steps.warp[begin] === rec.steps.warp[flights[0].begin]);
-      return [`${plural(ofOneWarp.length, one, many)}${flights[0].words}, since `, flights[0].begin, flights.length > 1 ? "; the first is over at " : "; over at ", end];
+      return {
+        parts: [`${plural(ofOneWarp.length, one, many)}${flights[0].words}, since `, flights[0].begin, flights.length > 1 ? "; the first is over at " : "; over at ", end],
+        brief: `${plural(ofOneWarp.length, ...[one, many].map((words) => words.split(" ")[0]))}${flights[0].of}`,
+      };
     });
     for (const { warps, since } of together(waiting(rec, view.step))) {
       const place = placeOf(rec, since);
       const what = rec.steps.op[since] === rec.op.barrier ? ` at${atBarrier(rec, since)}` : waitsFor(rec, since);
-      lines.push([`Warp${warps.length > 1 ? "s" : ""} ${ranges(warps)} wait${warps.length > 1 ? "" : "s"}${what}${place ? `, line ${place.line}` : ""}, since `, since]);
+      const who = `arp${warps.length > 1 ? "s" : ""} ${ranges(warps)} wait${warps.length > 1 ? "" : "s"}`;
+      lines.push({ parts: [`W${who}${what}${place ? `, line ${place.line}` : ""}, since `, since], brief: `w${who}${what.replace(/the mbarrier .*/, "an mbarrier")}` });
     }
     const gone = ended(rec, view.step);
     if (gone.length) {
-      const who = `Warp${gone.length > 1 ? "s" : ""} ${ranges(gone.map(({ warp }) => warp))}`;
-      lines.push([`${who} ${gone.length > 1 ? "have" : "has"} ended, after `, Math.max(...gone.map(({ since }) => since))]);
+      const who = `arp${gone.length > 1 ? "s" : ""} ${ranges(gone.map(({ warp }) => warp))} ${gone.length > 1 ? "have" : "has"} ended`;
+      lines.push({ parts: [`W${who}, after `, Math.max(...gone.map(({ since }) => since))], brief: `w${who}` });
     }
     return lines;
   }
@@ -70,7 +75,8 @@ function flightsPanel(rec, act, isShort) {
     const key = JSON.stringify(lines);
     if (key === shown) return;
     shown = key;
-    const items = lines.map((parts) => element("li", {}, ...parts.map((part) => (typeof part === "number" ? go(part) : part))));
+    inBrief.textContent = `: ${lines.map((line) => line.brief).join("; ") || "nothing, and nobody"}.`;
+    const items = lines.map(({ parts }) => element("li", {}, ...parts.map((part) => (typeof part === "number" ? go(part) : part))));
     refill(list, ...(items.length ? items : [element("li", { class: "ak-note" }, "Nothing is in flight, and nobody waits.")]));
   }
 

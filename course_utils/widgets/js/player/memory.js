@@ -1,7 +1,7 @@
 // memory.js — one array of the recording as a matrix of cells: what each holds, who wrote it, how old it is, or its bank.
 
 const ALARM = "#b3261e"; // on a cell, whose colours and white rim are the same in both themes
-const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400 };
+const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400, low: 225 };
 
 // How an array lies as a matrix: its type, the rows and columns of elements, and the row of the first byte that was kept.
 function matrixOf(rec, view) {
@@ -37,7 +37,7 @@ function windowOf(matrix, room, tall, readable, corner) {
   const space = room - GRID.gutter - GRID.strip - GRID.gap;
   let wide = Math.min(Math.max(Math.floor(space / matrix.columns), GRID.least), GRID.most);
   if (readable) wide = Math.max(wide, GRID.readable);
-  const most = wide >= GRID.readable ? 20 : Math.max(8, Math.min(wide, 16));
+  const most = wide >= GRID.readable ? 20 : Math.max(tall <= GRID.low ? 6 : 8, Math.min(wide, 16));
   const fitting = Math.floor(tall / matrix.rows); // a little lower, if all rows can be seen then
   const high = fitting >= Math.max(8, most / 2) ? Math.min(most, fitting) : most;
   const columns = Math.min(matrix.columns, Math.floor(space / wide));
@@ -56,12 +56,16 @@ export function follow(begin, seen, first, last) {
   return Math.max(0, last - first < seen ? first - Math.floor((seen - (last - first + 1)) / 3) : first);
 }
 
-function memoryPanel(rec, act) {
+// isShort: with fewer words and controls, the others folded.
+function memoryPanel(rec, act, isShort = false) {
   const canvas = control("canvas", { role: "application", tabindex: 0, class: "ak-grid" });
   const arrays = element("div", { class: "ak-arrays", role: "group", "aria-label": "array" },
     ...rec.arrays.map((array) => control("button", {
       type: "button", "data-array": array.number, onclick: () => act.set({ array: array.number, followsArray: false }),
     }, array.name)));
+  const choice = select("", Object.fromEntries(rec.arrays.map(({ name, number }) => [number, name])), (array) => act.set({ array: Number(array), followsArray: false }));
+  choice.input.setAttribute("aria-label", "array");
+  const names = rec.arrays.reduce((sum, { name }) => sum + 7.3 * name.length + 24, 70); // pixels of the row with a button for each
   const colouring = select("colour", COLOURINGS, (colour) => act.set({ colour }));
   const types = select("read as", Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, name])), (type) => act.set({ type }));
   const follows = check("follow the step", (followsArray) => act.set({ followsArray }));
@@ -100,6 +104,13 @@ function memoryPanel(rec, act) {
     const flying = drawFlights(ctx, theme, view, matrix, seen);
     drawTouched(ctx, theme, view, matrix, seen, touched);
     drawStrip(ctx, theme, matrix, seen, touched);
+    arrays.hidden = isShort && names > room;
+    choice.row.hidden = !arrays.hidden;
+    choice.input.value = view.array;
+    for (const option of choice.input.options) {
+      const words = `${rec.arrays[option.value].name}${Number(option.value) === rec.steps.array[view.step] ? " •" : ""}`;
+      if (option.textContent !== words) option.textContent = words;
+    }
     for (const button of arrays.children) {
       const here = Number(button.dataset.array);
       button.setAttribute("aria-pressed", here === view.array);
@@ -239,11 +250,10 @@ function memoryPanel(rec, act) {
       ctx.lineTo(x, y + Math.min(8, h * 0.7));
       ctx.fill();
     }
-    if (hazard && w >= 10) {
-      ctx.fillStyle = "#fff";
-      ctx.fillRect(x + w - 9, y + 1, 8, 10);
-      write(ctx, theme, "!", x + w - 3, y + 6, { colour: ALARM, size: 10, bold: true, align: "right" });
-    }
+    if (!hazard || w < 10) return;
+    ctx.fillStyle = "#fff";
+    ctx.fillRect(x + w - 9, y + 1, 8, 10);
+    write(ctx, theme, "!", x + w - 3, y + 6, { colour: ALARM, size: 10, bold: true, align: "right" });
   }
 
   // The parts of the window that some bytes cover: one rectangle for each row.
@@ -283,9 +293,10 @@ function memoryPanel(rec, act) {
   function say(view, matrix, seen, spread, touched, flying) {
     const { array, type } = matrix;
     const shape = array.dtype === "bytes" ? plural(wholeBytes(array), "byte") : `[${array.shape.join(", ")}]`;
-    const leading = array.shape.length > 2 && array.dtype !== "bytes"
-      ? ` Seen: from ${elementName(array, seen.top * matrix.columns * matrix.size)} on.` : "";
-    what.textContent = `${array.space} memory, ${array.dtype === "bytes" ? `read as ${type}` : type} ${shape}.${leading}`;
+    const first = array.shape.length > 2 && array.dtype !== "bytes" ? elementName(array, seen.top * matrix.columns * matrix.size) : "";
+    const form = `${array.dtype === "bytes" ? `read as ${type}` : type} ${shape}`;
+    what.textContent = isShort ? `${array.space}, ${form}${first ? `, seen from ${first}` : ""}`
+      : `${array.space} memory, ${form}.${first ? ` Seen: from ${first} on.` : ""}`;
     const marks = [];
     if (touched.some(({ writes, other }) => !writes && !other)) marks.push([outlined(COLOURS.Q), "read now"]);
     if (touched.some(({ writes, other }) => writes && !other)) marks.push([outlined(COLOURS.pick, "ak-corner"), "written now"]);
@@ -297,13 +308,14 @@ function memoryPanel(rec, act) {
     said = key;
     for (const [part, value] of [[colouring, view.colour], [types, view.type]]) part.input.value = value;
     follows.input.checked = view.followsArray;
+    follows.row.hidden = isShort && view.followsArray;
     readable.input.checked = view.figures;
     byBank.input.checked = view.byBank;
     types.row.hidden = array.dtype !== "bytes";
     byBank.row.hidden = array.space !== "shared" || array.dtype === "bytes" || (!view.byBank && 4 * BANKS === matrix.columns * matrix.size);
     const chosen = view.cell?.array === view.array ? ` Chosen: ${elementName(array, view.cell.offset)} = ${valueWords(view, matrix)}.` : "";
     canvas.setAttribute("aria-label",
-      `${array.name}, ${what.textContent} Rows ${seen.top} to ${seen.top + seen.rows - 1} of ${matrix.rows}, ` +
+      `${array.name}, ${what.textContent.replace(/\.?$/, ".")} Rows ${seen.top} to ${seen.top + seen.rows - 1} of ${matrix.rows}, ` +
       `columns ${seen.left} to ${seen.left + seen.columns - 1} of ${matrix.columns}, coloured by ${COLOURINGS[view.colour]}.${chosen} ` +
       "Arrow keys choose a cell.");
   }
@@ -348,9 +360,12 @@ function memoryPanel(rec, act) {
 
   return {
     node: element("section", { class: "ak-player-memory" },
-      element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Memory"), arrays),
+      element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Memory"), arrays, choice.row),
       what, element("div", { class: "ak-canvas-room" }, canvas),
-      element("div", { class: "ak-row" }, colouring.row, types.row, readable.row, byBank.row, follows.row), legend),
+      ...(isShort
+        ? [element("div", { class: "ak-row ak-memory-foot" }, colouring.row, legend, follows.row,
+          fold("More", element("div", { class: "ak-row" }, types.row, readable.row, byBank.row)))]
+        : [element("div", { class: "ak-row" }, colouring.row, types.row, readable.row, byBank.row, follows.row), legend])),
     draw(view, theme, room, tall) {
       draw(view, theme, room, tall);
       drawn.chosen = view.cell;

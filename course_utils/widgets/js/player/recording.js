@@ -361,6 +361,27 @@ export function hazardsOf(rec, step) {
     .filter(({ other }) => other >= 0);
 }
 
+// Looks for the steps with a hazard, which are in rec.hazards then, a history of one key; the page may draw meanwhile.
+// Returns whether there are any.
+export async function findHazards(rec) {
+  const found = [];
+  let until = performance.now() + SLICE / 2; // a step that somebody takes now is drawn in the same 16 ms
+  for (let step = 0; step < rec.count; step++) {
+    if (hazardsOf(rec, step).length) found.push(step);
+    if (performance.now() < until) continue;
+    await new Promise((resume) => { setTimeout(resume); });
+    until = performance.now() + SLICE / 2;
+  }
+  rec.hazards = { start: [0, found.length], step: found };
+  return found.length > 0;
+}
+
+// The next step with a hazard after `step` (backwards: the last one before it), or -1; also before they have been found.
+export function otherHazard(rec, step, backwards = false) {
+  if (!rec.hazards) return -1;
+  return backwards ? lastBefore(rec.hazards, 0, step) : firstAfter(rec.hazards, 0, step);
+}
+
 // The write of what is read at `step`, if nothing orders the two, or -1.
 function unorderedWrite(rec, step, offset, size, known, lane) {
   const { op, array, warp } = rec.steps;

@@ -21,15 +21,16 @@ function shortRanges(warps) {
   return text.length > 7 ? `${warps.length} warps` : text;
 }
 
-function sourcePanel(rec, act) {
+function sourcePanel(rec, act, isShort = false) {
   const files = Object.keys(rec.meta.sources);
+  const lastPart = (file) => file.split("/").at(-1);
   const visited = new Set(rec.meta.places.map(([file, line]) => `${file} ${line}`)); // calls, too
   const box = element("div", { class: "ak-source", tabindex: 0, role: "region", "data-lm-suppress-shortcuts": "true" });
   const choice = control("select", { onchange: () => act.set({ file: choice.value, followsFile: false }) },
-    ...files.map((file) => element("option", { value: file }, file.split("/").at(-1))));
+    ...files.map((file) => element("option", { value: file }, lastPart(file))));
   const followsFile = check("follow the step", (on) => act.set({ followsFile: on }));
   const title = element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Source"),
-    ...(files.length > 1 ? [element("label", {}, "file", choice), followsFile.row] : []), files.length > 1 ? "" : element("span", { class: "ak-note" }, files[0] ?? ""));
+    ...(files.length > 1 ? [element("label", {}, "file", choice), followsFile.row] : []), files.length > 1 ? "" : element("span", { class: "ak-note", title: files[0] ?? "" }, isShort ? lastPart(files[0] ?? "") : files[0] ?? ""));
   let shown = null; // the file whose lines are in the box
   let lines = [];
   const made = new Map(); // file -> its lines
@@ -98,7 +99,7 @@ function sourcePanel(rec, act) {
       const line = lines[number - 1];
       if (!line) continue;
       line.className = `ak-line ak-visited${isNow ? " ak-line-now" : ""}${other ? " ak-line-other" : ""}`;
-      const chip = text ? element("span", { title: `${other ? "the other party of the finding; " : ""}warps ${ranges(warps)}` }, text) : "";
+      const chip = text ? element("span", { title: `${other ? "the other party; " : ""}warps ${ranges(warps)}` }, text) : "";
       line.children[1].replaceChildren(chip);
       if (isNow) line.setAttribute("aria-current", "step");
       else line.removeAttribute("aria-current");
@@ -107,13 +108,14 @@ function sourcePanel(rec, act) {
     const line = lineIn(rec, view.step, shown);
     if (line > 0) keepInView(line - 1, lineIn(rec, view.other, shown) - 1);
     followsFile.input.checked = view.followsFile;
+    followsFile.row.hidden = isShort && view.followsFile;
   }
 
   // Where lines and box are is measured once, and not at each step, after which the browser would lay out the page at once.
   let [high, seen, scrolled] = [0, 0, 0];
   box.addEventListener("scroll", () => { scrolled = box.scrollTop; });
   function measure() {
-    [high, seen, scrolled] = [lines[0]?.offsetHeight ?? 0, box.clientHeight, box.scrollTop];
+    [high, seen, scrolled] = [lines[0]?.getBoundingClientRect().height ?? 0, box.clientHeight, box.scrollTop];
   }
 
   // The row of the step and, where there is room for both, that of the other party (below 0: none).

@@ -24,18 +24,19 @@ function kindOfDeed(rec, step) {
   return (array.space === "shared" ? 2 : 0) + (name === "read" ? 0 : 1);
 }
 
-const TIMELINE = { row: [3, 11], most: 84, top: 10, bottom: 8 };
+const TIMELINE = { top: 10, bottom: 8, wide: { row: [3, 11], most: 84 }, short: { row: [2, 8], most: 48 } };
 
-function timelinePanel(rec, act) {
+function timelinePanel(rec, act, isShort = false) {
   const canvas = element("canvas", { role: "img", class: "ak-timeline" });
   const kinds = [...new Set(Array.from({ length: rec.count }, (_, step) => kindOfDeed(rec, step)))];
-  const legend = element("div", { class: "ak-legend ak-note" },
+  const legend = () => element("div", { class: "ak-legend ak-note" },
     ...DEEDS.filter((_, n) => kinds.includes(n)).map(({ name, colour }) => element("span", {}, swatch(colour), name)),
     ...(kinds.includes(BARRIER) ? [element("span", {}, swatch("currentColor"), "barrier")] : []),
     ...(rec.flights.length ? [element("span", {}, "last row: copies and products in flight")] : []),
     ...(rec.meta.findings.length ? [element("span", {}, "▼ finding")] : []));
   const rows = rec.meta.warps + (rec.flights.length ? 1 : 0); // the last is for what goes on by itself
-  const height = Math.min(Math.max(TIMELINE.most / rows, TIMELINE.row[0]), TIMELINE.row[1]);
+  const { row: [least, highest], most } = isShort ? TIMELINE.short : TIMELINE.wide;
+  const height = Math.min(Math.max(most / rows, least), highest);
   let picture = null; // all but the cursor; made again for another width or ink
   let made = "";
 
@@ -88,7 +89,7 @@ function timelinePanel(rec, act) {
   }
 
   clickable(canvas, (x) => Math.round((x / parseFloat(canvas.style.width)) * (rec.count - 1)), act.go);
-  return { node: element("div", { class: "ak-player-timeline" }, canvas, legend), draw };
+  return { node: element("div", { class: "ak-player-timeline" }, canvas, legend()), draw, legend };
 }
 
 function triangle(ctx, x, y, size) {

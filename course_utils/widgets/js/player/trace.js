@@ -22,14 +22,18 @@ function tracePanel(rec, act, valueWords) {
     shown = key;
     clearTimeout(timer);
     if (!view.cell) {
-      refill(body, element("div", { class: "ak-note" }, "Choose a cell of memory: who wrote it is said here."));
+      refill(body, element("div", { class: "ak-note" }, "Choose a cell."));
       return;
     }
     const array = rec.arrays[view.cell.array];
-    const head = element("div", {}, element("b", {}, `${elementName(array, view.cell.offset)} ${isNow ? "becomes" : "="} ${value}`));
+    const name = elementName(array, view.cell.offset);
+    if (!writer && array.space === "shared") {
+      refill(body, element("div", {}, element("b", {}, name), ": nobody has written it yet."));
+      return;
+    }
+    const head = element("div", {}, element("b", {}, `${name} ${isNow ? "becomes" : "="} ${value}`));
     if (!writer) {
-      const words = array.space === "shared" ? "Nobody has written it yet." : "Nobody in this block has written it yet: it is as it was at the launch.";
-      refill(body, head, element("div", { class: "ak-note" }, words));
+      refill(body, head, element("div", { class: "ak-note" }, "Nobody in this block has written it yet: it is as it was at the launch."));
       return;
     }
     const place = placeOf(rec, writer.step);

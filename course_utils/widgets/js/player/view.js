@@ -17,3 +17,6 @@ export function arrayAt(rec, step) {
 function coloursOf(root) {
   return { ...themeOf(root), ground: getComputedStyle(root).caretColor };
 }
+
+// What a reader may want below a line of words, closed at first.
+const fold = (words, ...nodes) => element("details", {}, element("summary", {}, words), ...nodes);
