@@ -87,7 +87,8 @@ def _of_finding(case: Case, source: KernelSource, block: Block) -> Replay:
 
 
 def _of_values(case: Case, source: KernelSource, tensors: Mapping[str, Tensor]) -> Replay | None:
-    """The block that writes a wrong number, or the first block where none of those that are tried does."""
+    """The block that writes a wrong number, or the first block and a number that is wrong where none of those that are
+    tried writes one."""
     run, first = as_run(0, case), None
     for block in _blocks(run):
         recording = _recorded(run, source, block)
@@ -100,6 +101,8 @@ def _of_values(case: Case, source: KernelSource, tensors: Mapping[str, Tensor]) 
                     got, right = (one.flatten()[place].item() for one in (tensors[name], case.outputs[name].expected))
                     found = replace(first, recording=recording, got=got, expected=right)
                     return replace(found, array=array, offset=offset, step=access.step)
+                if first.array is None and recording is first.recording:
+                    first = replace(first, array=array, offset=offset)
     return first
 
 

@@ -8,6 +8,7 @@ from course_utils.grading.examples import examples_of
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.replay import replay
 from course_utils.widgets import recorded
+from course_utils.widgets.own_run import own_run, words_of
 from tests.helpers.one_seed import exercise_once
 
 ID = "02_flash_attention_minimal/online_softmax"
@@ -40,6 +41,17 @@ def test_a_wrong_number_opens_where_it_was_written_last(replayed):
     place = found.offset - found.recording.arrays[found.array].low
     assert held[place : place + 4].view("f4") == found.got and abs(found.got - found.expected) > 0.1
     assert found.recording.writer(found.array, found.offset).step == found.step
+
+
+def test_a_number_that_nobody_writes_is_chosen_at_the_end(replayed):
+    found = replayed("four scores per thread in registers")
+    name, last = found.recording.arrays[found.array].name, found.recording.steps - 1
+    assert (name, found.offset % 4, found.step, found.recording.failure) == ("P", 0, None, "")
+    assert found.recording.writer(found.array, found.offset) is None
+    player = own_run(found)
+    assert player.step == last
+    assert player.meta["start"]["cell"] == {"array": found.array, "offset": found.offset}
+    assert "with a wrong number of P chosen" in words_of(found)
 
 
 def test_the_block_that_writes_it_is_looked_for(replayed):
