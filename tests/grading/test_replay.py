@@ -1,5 +1,6 @@
 """A wrong submission recorded: at the finding, or where the number that is furthest from right was written."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ SUBMISSIONS = Path(__file__).parent / "submissions"
 
 @pytest.fixture
 def replayed(no_child):
-    def of(name):
-        example = next(one for one in examples_of(ID, SUBMISSIONS) if one.name == name)
+    def of(name, task=ID):
+        example = next(one for one in examples_of(task, SUBMISSIONS) if one.name == name)
         submission = example.submission()
-        return replay(submission, grade_submission(submission, task=exercise_once(ID), seed=1))
+        return replay(submission, grade_submission(submission, task=exercise_once(task), seed=1))
 
     return of
 
@@ -41,6 +42,12 @@ def test_a_wrong_number_opens_where_it_was_written_last(replayed):
     place = found.offset - found.recording.arrays[found.array].low
     assert held[place : place + 4].view("f4") == found.got and abs(found.got - found.expected) > 0.1
     assert found.recording.writer(found.array, found.offset).step == found.step
+
+
+def test_a_number_that_is_rounded_is_not_taken_for_a_wrong_one(replayed):
+    found = replayed("0 / 0 without a key", "06_serving/merge_parts")
+    assert found.recording.arrays[found.array].name == "O"  # its LSE, which comes first, is right
+    assert math.isnan(found.got) and found.expected == 0
 
 
 def test_a_number_that_nobody_writes_is_chosen_at_the_end(replayed):
