@@ -180,6 +180,24 @@ def test_a_number_that_comes_in_a_roundabout_way(what):
 
 
 @WITH_VARIABLES
+def test_a_half_that_is_copied_from_memory_to_memory_is_read_first():
+    code = r"""#include <cuda_fp16.h>
+extern "C" __global__ void k(const __half* x, __half* y) {
+    __shared__ __half s[32];
+    s[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = threadIdx.x < 16 ? s[31 - threadIdx.x] : __half(0);
+}"""
+    x, y = torch.arange(32.0).half(), torch.zeros(32).half()
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
+    c = recording.columns
+    done = [(OPS[c["steps.op"][step]], recording.arrays[c["steps.array"][step]].name) for step in (0, 1, 4, 5)]
+    assert done == [("read", "x"), ("write", "s"), ("read", "s"), ("write", "y")]
+    assert c["words.value"][:32].tolist() == x.view(torch.int16).tolist()
+    assert [one.thread for one in recording.origins("y", 2 * 5)] == [26]
+
+
+@WITH_VARIABLES
 def test_a_variable_that_is_read_anew_and_stays_the_same_comes_from_both():
     code = r"""extern "C" __global__ void k(const float* x, float* y) {
     for (int n = 0; n < 2; n++) {

@@ -1,5 +1,6 @@
 """A wrong submission recorded: at the finding, or where the number that is furthest from right was written."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from course_utils.grading.examples import examples_of
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.replay import replay
 from course_utils.widgets import recorded
+from course_utils.widgets.own_run import own_run, words_of
 from tests.helpers.one_seed import exercise_once
 
 ID = "02_flash_attention_minimal/online_softmax"
@@ -16,10 +18,10 @@ SUBMISSIONS = Path(__file__).parent / "submissions"
 
 @pytest.fixture
 def replayed(no_child):
-    def of(name):
-        example = next(one for one in examples_of(ID, SUBMISSIONS) if one.name == name)
+    def of(name, task=ID):
+        example = next(one for one in examples_of(task, SUBMISSIONS) if one.name == name)
         submission = example.submission()
-        return replay(submission, grade_submission(submission, task=exercise_once(ID), seed=1))
+        return replay(submission, grade_submission(submission, task=exercise_once(task), seed=1))
 
     return of
 
@@ -40,6 +42,23 @@ def test_a_wrong_number_opens_where_it_was_written_last(replayed):
     place = found.offset - found.recording.arrays[found.array].low
     assert held[place : place + 4].view("f4") == found.got and abs(found.got - found.expected) > 0.1
     assert found.recording.writer(found.array, found.offset).step == found.step
+
+
+def test_a_number_that_is_rounded_is_not_taken_for_a_wrong_one(replayed):
+    found = replayed("0 / 0 without a key", "06_serving/merge_parts")
+    assert found.recording.arrays[found.array].name == "O"  # its LSE, which comes first, is right
+    assert math.isnan(found.got) and found.expected == 0
+
+
+def test_a_number_that_nobody_writes_is_chosen_at_the_end(replayed):
+    found = replayed("four scores per thread in registers")
+    name, last = found.recording.arrays[found.array].name, found.recording.steps - 1
+    assert (name, found.offset % 4, found.step, found.recording.failure) == ("P", 0, None, "")
+    assert found.recording.writer(found.array, found.offset) is None
+    player = own_run(found)
+    assert player.step == last
+    assert player.meta["start"]["cell"] == {"array": found.array, "offset": found.offset}
+    assert "with a wrong number of P chosen" in words_of(found)
 
 
 def test_the_block_that_writes_it_is_looked_for(replayed):

@@ -269,6 +269,24 @@ def test_a_write_over_what_another_warp_may_still_read_is_a_hazard_too(open_widg
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize(("number", "steps"), [("threadIdx.x", {1: [0]}), ("1", {})])
+def test_another_number_written_over_what_another_warp_wrote_is_a_hazard(open_widget, number, steps):
+    code = rf"""extern "C" __global__ void k(float* y) {{
+        __shared__ float s;
+        if (threadIdx.x % 32 == 0) s = {number};
+        __syncthreads();
+        y[threadIdx.x] = s;
+    }}"""
+    kernel = RawModule(code=code).get_function("k")
+    page = open_widget(play(lambda: kernel((1,), (64,), (torch.zeros(64),))))
+    hazards = """Array.from({ length: rec.count }, (_, step) => m.hazardsOf(rec, step).map(({ other }) => other))"""
+    assert {step: others for step, others in enumerate(asked(page, hazards)) if others} == steps
+    if steps:
+        said = asked(page, "m.describeStep(rec, { step: 1, lane: 0, other: -1 })")
+        assert "Hazard: lane 0 writes over what warp 0 wrote at step 0, line 3, and no barrier stands between." in said
+
+
+@pytest.mark.browser
 def test_a_read_before_a_copy_lands_is_a_hazard(open_widget):
     page = open_widget(player(*fetched(early=True)))
     hazards = """Array.from({ length: rec.count }, (_, step) => m.hazardsOf(rec, step).map(({ other }) => other))"""

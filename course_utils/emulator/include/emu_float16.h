@@ -79,6 +79,15 @@ struct e5m2_format {
 template <class Format> struct alignas(2) scalar16 {
     unsigned short bits;
     scalar16() = default;
+#if defined(EMU_RECORDED)   // by way of a register: g++ reports a copy from memory to memory before it is made, the write first
+    scalar16(const scalar16&) = default;
+    EMU_INLINE scalar16& operator=(const scalar16& other) {
+        unsigned short word = other.bits;
+        EMU_KEEP(word);
+        bits = word;
+        return *this;
+    }
+#endif
     EMU_INLINE scalar16(float x) : bits(Format::round(x)) {}
     EMU_INLINE scalar16(double x) : bits(Format::round((float)x)) {}
     EMU_INLINE scalar16(int x) : bits(Format::round((float)x)) {}

@@ -351,11 +351,12 @@ export function isOrdered(rec, first, then, by = rec.steps.warp[first]) {
 }
 
 // Of a step in shared memory, the lanes that read what another lane has written or what a copy under way will write, or that
-// write over what another warp has read, where nothing orders the two: [{ lane, offset, other }], `other` being that step.
+// write over what another warp has read, or written another number, where nothing orders the two: [{ lane, offset, other }],
+// `other` being that step.
 export function hazardsOf(rec, step) {
   const { op, array, width } = rec.steps;
   if (array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
-  const party = rec.reads.has(op[step]) ? unorderedWrite : rec.writes.has(op[step]) ? unorderedRead : () => -1;
+  const party = rec.reads.has(op[step]) ? unorderedWrite : rec.writes.has(op[step]) ? unorderedBefore : () => -1;
   const known = new Map(); // a step -> whether it is ordered
   return lanesOf(rec, step).map(({ lane, offset }) => ({ lane, offset, other: party(rec, step, offset, width[step], known, lane) }))
     .filter(({ other }) => other >= 0);
@@ -418,13 +419,28 @@ function isOrderedInWarp(rec, writer, reader) {
   return place >= 0 && rec.openings[place].end > writer.step;
 }
 
-// The last read of what is written over at `step` and that nothing orders before it, or -1.
-function unorderedRead(rec, step, offset, size, known) {
+// Whether a step that writes an element changes it.
+function changes(rec, number, offset, size, step) {
+  const [before, after] = [step, step + 1].map((at) => {
+    const into = new Uint8Array(size);
+    bytesAt(rec, number, offset, size, at, into);
+    return into;
+  });
+  return before.some((byte, n) => byte !== after[n]);
+}
+
+// What is written over at `step`: another warp's last write or last read of it, if nothing orders the two, or -1.
+function unorderedBefore(rec, step, offset, size, known) {
   const { warp } = rec.steps;
   const begun = begunOf(rec, step);
   if (warp[begun] < 0) return -1;
-  rec.readings ??= readingsOf(rec);
   const array = rec.arrays[rec.steps.array[step]];
+  const writer = lastWrite(rec, array.number, offset, size, step);
+  if (writer >= 0 && warp[writer] >= 0) {
+    if (!known.has(writer)) known.set(writer, isOrdered(rec, writer, begun));
+    if (!known.get(writer) && changes(rec, array.number, offset, size, step)) return writer;
+  }
+  rec.readings ??= readingsOf(rec);
   for (let cell = cellAt(array, offset), last = cellAt(array, offset + size - 1); cell >= 0 && cell <= last; cell++) {
     const since = lastBefore(rec.written, cell, step);
     const seen = new Set(); // warps: of each the last read decides

@@ -168,7 +168,7 @@ function hazardWords(rec, step, hazards, other) {
     return `Hazard: ${who} ${deed} what another lane of the warp wrote at ${when}, and no __syncwarp() stands between.`;
   }
   const whose = warp[other] < 0 ? engineOf(rec, other).replace("The", "the") : `warp ${warp[other]}`;
-  const what = rec.reads.has(rec.steps.op[step]) ? `what ${whose} wrote` : `over what ${whose} read`;
+  const what = rec.reads.has(rec.steps.op[step]) ? `what ${whose} wrote` : `over what ${whose} ${rec.reads.has(rec.steps.op[other]) ? "read" : "wrote"}`;
   return `Hazard: ${who} ${deed} ${what} at ${when}, and no barrier stands between.`;
 }
 
