@@ -23,9 +23,10 @@ const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
 const TALL = { wide: 400, phone: 260, short: 225, shortPhone: 200 }; // pixels of the picture of memory, at most
 
 // What the address of a page says of a player: step, warp and chosen cell ("array+offset") as texts, of which any may be
-// missing or wrong. type: that of bytes of which nobody says what they are. Returns what they change.
-export function fromAddress(rec, { step, warp, cell }, type) {
-  const found = { step: wholeNumber(step, [0, rec.count - 1], 0), cell: null };
+// missing or wrong. type: that of bytes of which nobody says what they are; at: the step where none is said. Returns what
+// they change.
+export function fromAddress(rec, { step, warp, cell }, type, at) {
+  const found = { step: wholeNumber(step, [0, rec.count - 1], at), cell: null };
   const seen = wholeNumber(warp, [0, rec.meta.warps - 1], null);
   if (seen !== null) Object.assign(found, { warp: seen, followsWarp: seen === rec.steps.warp[found.step] });
   const [, name, offset] = cell?.match(/^(.+)[+ ](\d+)$/) ?? []; // an address may have a space for a plus
@@ -175,7 +176,7 @@ function showPlayer(rec, model, root) {
   view.writes = writesOfCell(rec, view);
   const end = keepDrawn(model, root, redraw);
   address = keepInAddress(model, root, () => toAddress(rec, view), (texts) => {
-    const change = fromAddress(rec, texts, view.type);
+    const change = fromAddress(rec, texts, view.type, view.step);
     view.step = change.step; // no step is taken: that would turn to what it touches, away from the chosen cell
     act.set(change);
   }, formerAddress);
