@@ -22,7 +22,7 @@ from course_utils.emulator.recorded import (
     RecordedVariable,
     row_counts,
 )
-from course_utils.emulator.statements import Statements, added_to, made_from, named, parts
+from course_utils.emulator.statements import Statements, made_from, named, parts
 
 
 class Reads(list[Access]):
@@ -64,16 +64,14 @@ class Origins:
         )
         self.names = named(places, variables, statements)
         self.made_from = made_from(variables, statements)
-        self.added_to = added_to(variables, statements)
         self._statements, self._variables, self._left_out = statements, variables, left_out
         self._outwards = [
             frozenset(self.statement_of[one] for one in self._with_callers(n)) for n in range(len(places))
         ]
         self.names_set = [_set_of(one) for one in self.names]
-        self.made_set = [_set_of(one) for one in self.made_from]
-        self._added_set = [_set_of(one) for one in self.added_to]
+        self._made_set = [_set_of(one) for one in self.made_from]
         self._of_copies: dict[tuple[int, int], np.ndarray] = {}
-        self._added: dict[int, int] = {}  # of sets of variables
+        self._made: dict[int, int] = {}  # of sets of variables
         self._setting: dict[int, list[tuple[int, int]]] = {}  # of places
 
     # ---- what is looked up
@@ -174,10 +172,10 @@ class Origins:
 
     def _places_that_read(self) -> set[int]:
         """Those of the steps that bring a number into a register, with their callers."""
-        return {one for place in np.unique(self._place[self._does_bring]).tolist() for one in self._with_callers(place)}
+        return {one for place in np.unique(self._place[self._brings]).tolist() for one in self._with_callers(place)}
 
     @cached_property
-    def _does_bring(self) -> np.ndarray:
+    def _brings(self) -> np.ndarray:
         """Of each step whether it brings a number into a register."""
         brings = np.isin(self._op, (*READING, *JOINING))
         ends = np.flatnonzero(self._op == END)
@@ -207,18 +205,22 @@ class Origins:
             yield place
             place = self._all_places[place].caller
 
+    @cached_property
+    def _step_behind(self) -> np.ndarray:
+        """For each change of a variable the step of its thread right before it; -1: there is none."""
+        steps, threads = self._lanes
+        end = len(self._op)
+        order = np.argsort(threads, kind="stable")
+        done = threads[order] * (end + 1) + steps[order]
+        step, thread = (self._columns[f"changes.{name}"].astype(np.int64) for name in ("step", "thread"))
+        last = order[np.searchsorted(done, thread * (end + 1) + step) - 1]
+        return np.where((threads[last] == thread) & (steps[last] < step), steps[last], -1)
+
     def _set_behind(self) -> set[tuple[int, int]]:
-        """Each variable that was new right behind a step of its warp, and the place of that step."""
-        c = self._columns
-        found: set[tuple[int, int]] = set()
-        warps = c["changes.thread"] // 32
-        for warp in np.unique(warps):
-            steps, mine = np.flatnonzero(c["steps.warp"] == warp), warps == warp
-            before = np.searchsorted(steps, c["changes.step"][mine]) - 1
-            places = self._place[steps[np.maximum(before, 0)]]
-            keys = (c["changes.variable"][mine].astype(np.int64) << 32 | places)[(before >= 0) & (places >= 0)]
-            found.update((key >> 32, key & 0xFFFFFFFF) for key in np.unique(keys).tolist())
-        return found
+        """Each variable that was new right behind a step of its thread, and the place of that step."""
+        places = np.where(self._step_behind < 0, -1, self._place[self._step_behind])
+        keys = np.unique((self._columns["changes.variable"].astype(np.int64) << 32 | places)[places >= 0])
+        return {(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()}
 
     def rows_of(self, step: int) -> range:
         """The rows of a step."""
@@ -230,42 +232,28 @@ class Origins:
     # ---- what a way back asks
 
     @cached_property
-    def brings(self) -> list[bool]:
-        return self._does_bring.tolist()
-
-    @cached_property
-    def _changes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Step, thread and variable of each change, in order, once where several elements are new."""
-        columns = (self._columns[f"changes.{name}"] for name in ("step", "thread", "variable"))
-        step, thread, variable = (column.astype(np.int64) for column in columns)
-        count = max(len(self._variables), 1)
-        keys, variable = np.divmod(np.unique((step * self.threads + thread) * count + variable), count)
-        return *np.divmod(keys, self.threads), variable
-
-    @cached_property
-    def changed(self) -> dict[int, int]:
-        """The variables of a thread that were new before a step, by step * threads + thread."""
-        step, thread, variable = self._changes
-        found: dict[int, int] = {}
-        for key, number in zip((step * self.threads + thread).tolist(), variable.tolist(), strict=True):
-            found[key] = found.get(key, 0) | 1 << number
+    def first_set(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int]]]]:
+        """Thread and variable of what was set for the first time: by the step before which it was new, and by the step
+        of the thread right before that."""
+        step, thread, variable = (self._columns[f"changes.{name}"] for name in ("step", "thread", "variable"))
+        _, first = np.unique(thread.astype(np.int64) << 32 | variable, return_index=True)
+        found: tuple[dict[int, list[tuple[int, int]]], ...] = ({}, {})
+        columns = (column[first].tolist() for column in (thread, variable, step, self._step_behind))
+        for of, what, *steps in zip(*columns, strict=True):
+            for by_step, at in zip(found, steps, strict=True):
+                by_step.setdefault(at, []).append((of, 1 << what))
         return found
 
     @cached_property
-    def first_set(self) -> dict[int, list[tuple[int, int]]]:
-        """By step: thread and variable of what was set for the first time before it."""
-        step, thread, variable = self._changes
-        _, first = np.unique(thread * max(len(self._variables), 1) + variable, return_index=True)
-        found: dict[int, list[tuple[int, int]]] = {}
-        for at, *what in zip(step[first].tolist(), thread[first].tolist(), variable[first].tolist(), strict=True):
-            found.setdefault(at, []).append((what[0], 1 << what[1]))
-        return found
+    def made_of_lost(self) -> int:
+        """The variables for which `is_made_of_lost` holds."""
+        return _set_of(np.flatnonzero(self.is_made_of_lost).tolist())
 
     @cached_property
     def ever_set(self) -> list[int]:
         """The variables of each thread that are set at all."""
         found = [0] * self.threads
-        for those in self.first_set.values():
+        for those in self.first_set[0].values():
             for thread, variable in those:
                 found[thread] |= variable
         return found
@@ -287,28 +275,35 @@ class Origins:
         """Whether a place is in a statement, or was called from there."""
         return place >= 0 and self.statement_of[around] in self._outwards[place]
 
-    def naming(self, place: int, variable: int) -> int:
-        """The innermost of a place and those from which it was called whose statement names a variable; -1: none."""
-        return next((one for one in self._with_callers(place) if variable in self.own_names[one]), -1)
+    @cached_property
+    def sets(self) -> list[list[int]]:
+        """The variables that each place's statement may set to what is read there: it assigns to them, or it names them
+        and they were new right behind it once. A function changes its arguments so."""
+        found = [set(those) for those in self.assigned]
+        for variable, place in self._set_behind():
+            around = next((one for one in self._with_callers(place) if variable in self.own_names[one]), -1)
+            if around >= 0:
+                found[around].add(variable)
+        return [sorted(those) for those in found]
 
     def setting(self, place: int) -> list[tuple[int, int]]:
-        """A place and those from where it was called, and the variables that their statements assign to, but for those
-        that one further inside does."""
+        """A place and those from where it was called, and the variables that their statements set, but for those that
+        one further inside does."""
         if place not in self._setting:
             found, before = [], 0
             for one in self._with_callers(place):
-                variables = _set_of(self.assigned[one]) & ~before
+                variables = _set_of(self.sets[one]) & ~before
                 before |= variables
                 if variables:
                     found.append((one, variables))
             self._setting[place] = found
         return self._setting[place]
 
-    def added_set(self, variables: int) -> int:
-        """The others that are added to some variables."""
-        if variables not in self._added:
-            self._added[variables] = reduce(or_, (self._added_set[one] for one in _bits(variables)), 0)
-        return self._added[variables]
+    def made_set(self, variables: int) -> int:
+        """Those from which some variables may be made."""
+        if variables not in self._made:
+            self._made[variables] = reduce(or_, (self._made_set[one] for one in _bits(variables)), 0)
+        return self._made[variables]
 
     def is_global(self, row: int) -> bool:
         return self._arrays[self._array[self.step_of[row]]].space == "global"
@@ -365,7 +360,6 @@ class _Way:
         self._written: dict[int, set[int]] = {}  # of steps, the rows from which the way is still to be followed
         self._matter = [0] * known.threads  # the variables of each thread that something is made from
         self._set = list(known.ever_set)  # those that were set before the step
-        self._behind = [0] * known.threads  # of them, those that were new right behind its step before
         # Of each thread the places whose statements it follows back, and whether only to the statement's write before.
         self._within: list[dict[int, bool]] = [{} for _ in range(known.threads)]
 
@@ -375,6 +369,11 @@ class _Way:
             self._written.setdefault(int(self._known.step_of[row]), set()).add(row)
         for step in range(max(self._written, default=-1), -1, -1):
             self._step(step)
+            new, behind = self._known.first_set
+            for thread, variables in new.get(step, ()):
+                self._set[thread] &= ~variables
+            for thread, variables in behind.get(step, ()):
+                self._matter[thread] &= ~variables
 
     def _step(self, step: int) -> None:
         known = self._known
@@ -393,7 +392,7 @@ class _Way:
         taken: dict[int, set[int]] = {}
         for lane in lanes:
             thread = first + lane
-            if self._matter[thread] or self._behind[thread] or self._within[thread] or lane in begun:
+            if self._matter[thread] or self._within[thread] or lane in begun:
                 taken[lane] = self._taken(step, thread, begun.get(lane))
         if known.ops[step] in JOINING and any(taken.values()):
             together = set().union(*taken.values())
@@ -403,10 +402,6 @@ class _Way:
         for lane, places in taken.items():
             if places:
                 self._take(step, first + lane, places)
-            self._pass_changes(step, first + lane)
-        for thread, variables in known.first_set.get(step, ()):
-            self._set[thread] &= ~variables
-            self._matter[thread] &= ~variables
 
     def _taken(self, step: int, thread: int, begun: int | None) -> set[int]:
         """The places whose statements a step of a thread is part of, of those that are followed. begun: the place, if
@@ -419,15 +414,7 @@ class _Way:
                 is_before and known.statement_of[place] == known.statement_of[around]
             ):
                 del within[around]
-        for variable in _bits(self._behind[thread]):
-            around = known.naming(place, variable)
-            if around >= 0:
-                within[around] = False
-            elif variable not in known.made_from[variable]:
-                self._matter[thread] &= ~(1 << variable)
-        self._behind[thread] = 0
-        if known.brings[step]:
-            within |= {around: False for around, variables in known.setting(place) if variables & matter}
+        within |= {around: False for around, variables in known.setting(place) if variables & matter}
         if begun is not None:
             within.setdefault(begun, True)
         return set(within)
@@ -442,24 +429,14 @@ class _Way:
             self._ask(thread, known.names_set[place])
 
     def _ask(self, thread: int, variables: int) -> None:
-        """The thread's variables, as they were before this step."""
-        new = variables & self._set[thread] & ~self._matter[thread]
-        while new:  # what was added behind its last change may have been too small to change it
-            self._matter[thread] |= new
-            new = self._known.added_set(new) & self._set[thread] & ~self._matter[thread]
-
-    def _pass_changes(self, step: int, thread: int) -> None:
-        """Those of the thread's variables that were new before this step."""
+        """The thread's variables before this step, and all those from which they may be made: also what is set to the
+        number that it has already, which is no change, is made from something."""
         known = self._known
-        changed = known.changed.get(step * known.threads + thread, 0)
-        left, done = changed & self._matter[thread], 0
-        while left:
-            for variable in _bits(left):
-                self.is_all &= not known.is_made_of_lost[variable]
-                self._ask(thread, known.made_set[variable])
-            done |= left
-            left = changed & self._matter[thread] & ~done
-        self._behind[thread] |= done
+        new = variables & self._set[thread] & ~self._matter[thread]
+        while new:
+            self._matter[thread] |= new
+            self.is_all &= not new & known.made_of_lost
+            new = known.made_set(new) & self._set[thread] & ~self._matter[thread]
 
     def _from(self, row: int) -> None:
         """A row that was read, and who wrote it."""

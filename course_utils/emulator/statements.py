@@ -16,9 +16,8 @@ INDEX = re.compile(r"\[[^\[\]=]*\]")
 LIST = re.compile(r"(?:=|\breturn)\s*$")
 HEADS = frozenset({"for", "if", "while", "switch"})
 HEAD = re.compile(r"\b(?:for|if(?:\s+constexpr)?|while|switch)\s*\(")
-NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*=(?!=))")
+NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|,|$))")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
-ADDING = re.compile(r"(?:<<|>>|[-+*/%&|^])=(?!=)")
 
 
 class Assignment(NamedTuple):
@@ -27,7 +26,6 @@ class Assignment(NamedTuple):
 
     changed: frozenset[str]
     words: frozenset[str]
-    adds: bool = False  # it makes a variable from what that held before, as a sum is made
 
 
 class Statement(NamedTuple):
@@ -99,11 +97,6 @@ class Statements:
         here = (part.words for one in self._all for part in one.parts if names & part.changed)
         return self._with_pointed(frozenset().union(*here))
 
-    def words_added(self, names: set[str]) -> frozenset[str]:
-        """The names from which statements make one of these names anew, and from what it was before."""
-        here = (part.words for one in self._all for part in one.assignments if part.adds and names & part.changed)
-        return self._with_pointed(frozenset().union(*here))
-
     def words_of_calls(self, function: str) -> frozenset[str]:
         """The names in the statements that call a function."""
         name = function.split("<")[0]
@@ -154,13 +147,11 @@ def _parts(text: str) -> Iterator[Assignment]:
     for part in _declared(text):
         if "(" not in part and not ASSIGNED.search(part):
             continue
-        changed, words = _changed(part), WORD.findall(part)
-        adds = bool(ADDING.search(part)) or any(words.count(name) > 1 for name in changed)
-        yield Assignment(changed, frozenset(words), adds)
+        yield Assignment(_changed(part), frozenset(WORD.findall(part)))
 
 
 def _declared(text: str) -> Iterator[str]:
-    """A text, cut at each comma behind which a name is given its first value; but for those in brackets."""
+    """A text, cut at each comma, but for those in brackets, behind which a name is declared or given a value."""
     start = 0
     for comma in NEXT.finditer(text):
         before = text[: comma.start()]
@@ -218,13 +209,4 @@ def made_from(variables: Sequence[RecordedVariable], statements: Statements) -> 
     for variable in variables:
         words = statements.words_with(parts(variable)) | statements.words_of_calls(variable.function)
         found.append([i for i, other in enumerate(variables) if parts(other) & words])
-    return found
-
-
-def added_to(variables: Sequence[RecordedVariable], statements: Statements) -> list[list[int]]:
-    """For each variable the others that are added to it."""
-    found = []
-    for n, variable in enumerate(variables):
-        words = statements.words_added(parts(variable))
-        found.append([i for i, other in enumerate(variables) if i != n and parts(other) & words])
     return found

@@ -208,6 +208,36 @@ def test_a_sum_comes_from_what_was_too_small_to_change_it_too():
     assert [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)] == [0, 4]
 
 
+# Of what is read in turn, nothing changes what is written in the end.
+UNCHANGED = {
+    "a running maximum": ("float m = 0;", "m = fmaxf(m, s);", "m"),
+    "a maximum by a condition": ("float m = 0;", "if (s > m) m = s;", "m"),
+    "the same bits": ("float best = -1;", "best = s;", "best"),
+    "a flag": ("bool flag = false;", "flag = s > 5;", "flag"),
+    "a count": ("int count = 0;", "if (s > 5) count++;", "count"),
+    "a sum scaled by 1": ("float m = 4, sum = 1;", "const float f = expf(m - fmaxf(m, s)); sum *= f;", "sum"),
+}
+
+
+@WITH_VARIABLES
+@all_of("what", UNCHANGED)
+def test_what_leaves_a_number_as_it_was_is_among_its_origins(what):
+    before, statement, result = UNCHANGED[what]
+    code = f"""extern "C" __global__ void k(const float* x, float* y) {{
+    {before}
+    for (int n = 0; n < 3; n++) {{
+        const float s = x[n];
+        __syncwarp();
+        {statement}
+    }}
+    y[0] = {result};
+}}"""
+    x, y = torch.full((3,), -1.0), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    origins = recording.origins("y", 0)
+    assert [int(recording.columns["lanes.offset"][one.row]) for one in origins] == [0, 4, 8] and origins.is_all
+
+
 @WITH_VARIABLES
 def test_where_a_way_is_lost_the_answer_says_that_it_is_not_all(recorded):
     recording, _ = recorded

@@ -46,6 +46,14 @@ TOO_SMALL = r"""extern "C" __global__ void k(const float* x, float* y) {
     }
     y[0] = sum;
 }"""
+UNCHANGED = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float most = 20;
+    for (int n = 0; n < 3; n++) {
+        const float s = x[n];
+        most = fmaxf(most, s);
+    }
+    y[0] = most;
+}"""
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
 RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
 
@@ -342,7 +350,9 @@ def test_inputs_are_those_of_python(open_widget, transpose):
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    ("code", "count"), [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1)], ids=["lines", "anew", "sum"]
+    ("code", "count"),
+    [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1), (UNCHANGED, 1)],
+    ids=["lines", "anew", "sum", "unchanged"],
 )
 def test_inputs_by_what_statements_say_are_those_of_python(open_widget, code, count):
     x, y = torch.full((32,), 10.0), torch.zeros(32)
