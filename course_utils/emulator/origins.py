@@ -22,7 +22,7 @@ from course_utils.emulator.recorded import (
     RecordedVariable,
     row_counts,
 )
-from course_utils.emulator.statements import Statements, made_from, named, parts
+from course_utils.emulator.statements import Statements, conditions_of, made_from, named, parts
 
 
 class Reads(list[Access]):
@@ -57,18 +57,23 @@ class Origins:
         self.threads = 32 * (max(self.warps, default=0) + 1)
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
-        split = [parts(variable) for variable in variables]
-        self.own_names, self.assigned = (
+        self._conditions = statements.conditions()
+        self._named = (*variables, *self._conditions)  # conditions have the numbers behind those of the variables
+        split = [parts(one) for one in self._named]
+        self._new, self._assigned = (
             [_with_any(split, words_at(place.file, place.line)) for place in places]
             for words_at in (statements.new_at, statements.assigned_at)
         )
         self.names = named(places, variables, statements)
-        self.made_from = made_from(variables, statements)
+        self.conditions = [
+            [len(variables) + one for one in those] for those in conditions_of(places, self._conditions, statements)
+        ]
+        self.made_from = made_from(self._named, statements)
         self._statements, self._variables, self._left_out = statements, variables, left_out
         self._outwards = [
             frozenset(self.statement_of[one] for one in self._with_callers(n)) for n in range(len(places))
         ]
-        self.names_set = [_set_of(one) for one in self.names]
+        self.names_set = [_set_of((*one, *why)) for one, why in zip(self.names, self.conditions, strict=True)]
         self._made_set = [_set_of(one) for one in self.made_from]
         self._of_copies: dict[tuple[int, int], np.ndarray] = {}
         self._made: dict[int, int] = {}  # of sets of variables
@@ -150,12 +155,12 @@ class Origins:
         behind a step that reads in a statement that names it, or is assigned to there, and what that is assigned to."""
         if not self._variables:
             return list(self._left_out)
-        everything = (*self._variables, *self._left_out)
+        everything = (*self._named, *self._left_out)
         around = self._places_that_read()
         found = {
             variable
             for variable, place in self._set_behind()
-            if any(one in around and variable in self.own_names[one] for one in self._with_callers(place))
+            if any(one in around and variable in self._new[one] for one in self._with_callers(place))
         }
         assigned = frozenset().union(*(self._statements.assigned_at(*self._all_places[one][:2]) for one in around))
         found |= {n for n in range(len(self._variables), len(everything)) if parts(everything[n]) & assigned}
@@ -168,7 +173,7 @@ class Origins:
         while count != len(found):
             count = len(found)
             found |= {n for n, those in enumerate(made) if found & those}
-        return [everything[n] for n in sorted(found)]
+        return [everything[n] for n in sorted(found) if everything[n] not in self._conditions]
 
     def _places_that_read(self) -> set[int]:
         """Those of the steps that bring a number into a register, with their callers."""
@@ -195,10 +200,16 @@ class Origins:
 
     @cached_property
     def is_made_of_lost(self) -> list[bool]:
-        """The same of the statements that may change each variable."""
-        first = len(self._variables)
-        made = made_from((*self._variables, *self._lost), self._statements)
+        """The same of the statements that may change each variable, or make each condition."""
+        first = len(self._named)
+        made = made_from((*self._named, *self._lost), self._statements)
         return [any(one >= first for one in those) for those in made[:first]]
+
+    @property
+    def made(self) -> list[dict[str, object]]:
+        """Of each variable, and then of each condition, from which of both it may be made, and `is_made_of_lost`."""
+        both = zip(self.made_from, self.is_made_of_lost, strict=True)
+        return [{"from": those, "lost": is_lost} for those, is_lost in both]
 
     def _with_callers(self, place: int) -> Iterator[int]:
         while place >= 0:
@@ -251,8 +262,8 @@ class Origins:
 
     @cached_property
     def ever_set(self) -> list[int]:
-        """The variables of each thread that are set at all."""
-        found = [0] * self.threads
+        """The variables of each thread that are set at all, and all conditions."""
+        found = [_set_of(range(len(self._variables), len(self._named)))] * self.threads
         for those in self.first_set[0].values():
             for thread, variable in those:
                 found[thread] |= variable
@@ -279,9 +290,9 @@ class Origins:
     def sets(self) -> list[list[int]]:
         """The variables that each place's statement may set to what is read there: it assigns to them, or it names them
         and they were new right behind it once. A function changes its arguments so."""
-        found = [set(those) for those in self.assigned]
+        found = [set(those) for those in self._assigned]
         for variable, place in self._set_behind():
-            around = next((one for one in self._with_callers(place) if variable in self.own_names[one]), -1)
+            around = next((one for one in self._with_callers(place) if variable in self._new[one]), -1)
             if around >= 0:
                 found[around].add(variable)
         return [sorted(those) for those in found]

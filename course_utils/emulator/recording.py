@@ -111,14 +111,9 @@ class Recording:
             "statements": self._origins.statement_of,
             "lost": self._origins.is_lost,
             "variables": [
-                asdict(variable) | {"from": made_from, "lost": is_lost}
-                for variable, made_from, is_lost in zip(
-                    self.variables,
-                    self._origins.made_from,
-                    self._origins.is_made_of_lost,
-                    strict=True,
-                )
+                asdict(variable) | made for variable, made in zip(self.variables, self._origins.made, strict=False)
             ],
+            "conditions": {"at": self._origins.conditions, "made": self._origins.made[len(self.variables) :]},
             "findings": [asdict(finding) for finding in self.findings],
             "failure": self.failure,
             "columns": columns,
@@ -146,14 +141,16 @@ class Recording:
 
     def inputs(self, step: int, thread: int) -> Reads:
         """What a thread's write in `step` was made from: the reads of the same statement, and those behind the local
-        variables that it names, or from which these may be made. Of a copy, what it copied.
+        variables that it names, the conditions on which it is executed, and all from which these may be made. Of a
+        copy, what it copied.
 
         Statements are known by their lines, and variables by their names there, so that this is rather too much than
         too little: all elements of an array are taken, and all lanes that a shuffle or a product joins, and of a
         variable all that it held before. What comes by way of registers that the recording leaves out (`left_out`) is
         not among them: `is_all` of the answer, which is a list, is False then, and where it is not known how a write
         was made. Missed without a word is what a name does not show: a variable that is changed through a pointer in a
-        function that knows it by another name.
+        function that knows it by another name, if that reads memory and never left another number in any lane; and what
+        a macro names. A write that was not done comes from nothing.
         """
         return self._origins.inputs(self._access_of(step, thread))
 

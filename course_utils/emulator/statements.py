@@ -6,31 +6,33 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from course_utils.emulator.conditions import HEAD, WORD, Conditions, closing
 from course_utils.emulator.recorded import RecordedPlace, RecordedVariable
 from course_utils.toolchain.source import blank_comments
 
-WORD = re.compile(r"[A-Za-z_]\w*")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
 INDEX = re.compile(r"\[[^\[\]=]*\]")
 LIST = re.compile(r"(?:=|\breturn)\s*$")
+LAMBDA = re.compile(r"\b([A-Za-z_]\w*)\s*=\s*\[[^\[\]]*\]")
 HEADS = frozenset({"for", "if", "while", "switch"})
-HEAD = re.compile(r"\b(?:for|if(?:\s+constexpr)?|while|switch)\s*\(")
 NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|,|$))")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
 class Assignment(NamedTuple):
-    """A part of a statement: the names that it may change, and all those from which they may be made. Where it calls
-    without assigning, the two are the same."""
+    """A part of a statement: the names that it may change, and all those from which they may be made, conditions among
+    them. calls: it calls a function, and assigns nothing."""
 
     changed: frozenset[str]
     words: frozenset[str]
+    calls: bool = False
 
 
 class Statement(NamedTuple):
-    """From its first to its last line: the names in it, what it may change, the names that are called, and the pairs
-    (pointer, what it points to) of its assignments. is_whole: it has other statements within."""
+    """From its first to its last line: the names in it, what it may change, the names that are called, the pairs
+    (pointer, what it points to) of its assignments, and (function, name in it) within a function that is a value; on
+    which conditions it is executed. is_whole: it has other statements within."""
 
     first: int
     last: int
@@ -38,6 +40,7 @@ class Statement(NamedTuple):
     parts: tuple[Assignment, ...]
     called: frozenset[str]
     points: frozenset[tuple[str, str]]
+    conditions: frozenset[str]
     is_whole: bool
 
     @property
@@ -46,23 +49,36 @@ class Statement(NamedTuple):
 
     @property
     def assignments(self) -> list[Assignment]:
-        """Those of its parts that assign to one name what has others."""
-        return [] if self.is_whole else [part for part in self.parts if part.changed != part.words]
+        """Those of its parts that assign to a name, or make a condition."""
+        return [] if self.is_whole else [part for part in self.parts if not part.calls]
 
 
 class Statements:
     """The statements of a kernel's files."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self._of_file = {file: list(_statements(text)) for file, text in sources.items()}
+        self._of_file = {
+            file: list(_statements(text, f"{number}")) for number, (file, text) in enumerate(sources.items())
+        }
         self._all = [statement for statements in self._of_file.values() for statement in statements]
         self._behind: dict[str, frozenset[str]] = {}  # of a pointer's name those of what it may point to
         for pointer, name in (pair for one in self._all for pair in one.points):
             self._behind[pointer] = self._behind.get(pointer, frozenset()) | {name}
 
     def _with_pointed(self, words: frozenset[str]) -> frozenset[str]:
-        """Names, and those of what they point to: a pointer itself is no variable that is recorded."""
+        """Names, and those of what they point to, or of what a function that they are the name of takes from around it:
+        pointers and functions themselves are no variables that are recorded."""
         return words.union(*(self._behind[word] for word in words if word in self._behind))
+
+    def conditions(self) -> list[RecordedVariable]:
+        """Those on which something is executed, as if they were variables."""
+        made = (name for one in self._all for part in one.parts for name in part.changed if name.startswith("#"))
+        return [RecordedVariable("", name, "bool", 1, ()) for name in dict.fromkeys(made)]
+
+    def conditions_at(self, file: str, line: int) -> frozenset[str]:
+        """The conditions on which the statements that a line is part of are executed."""
+        here = (one.conditions for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+        return frozenset().union(*here)
 
     def words_at(self, file: str, line: int) -> frozenset[str]:
         """The names in the statements that a line is part of."""
@@ -98,16 +114,18 @@ class Statements:
         return self._with_pointed(frozenset().union(*here))
 
     def words_of_calls(self, function: str) -> frozenset[str]:
-        """The names in the statements that call a function."""
+        """The names in the statements that call a function, and their conditions."""
         name = function.split("<")[0]
-        return self._with_pointed(frozenset().union(*(one.words for one in self._all if name in one.called)))
+        here = (one.words | one.conditions for one in self._all if name in one.called)
+        return self._with_pointed(frozenset().union(*here))
 
 
-def _statements(text: str) -> Iterator[Statement]:
+def _statements(text: str, file: str) -> Iterator[Statement]:
     """What lies between semicolons and braces; the head of a loop is one, and a list of values in braces is a part. A
     call with a function in braces among its arguments is one as a whole, too."""
-    plain = blank_comments(text)
+    plain, conditions = blank_comments(text), Conditions(file)
     start, depth, lists, is_whole = 0, 0, 0, False
+    functions = [""]  # of each open brace the name that has the function around it for a value, if one has
     around: list[tuple[int, int]] = []  # of each open brace: where the statement that it is part of begins, if it is
     for match in re.finditer(r"[;{}()]|^[ \t]*#.*$", plain, flags=re.MULTILINE):
         mark = match[0]
@@ -122,10 +140,22 @@ def _statements(text: str) -> Iterator[Statement]:
             begin = start + len(own) - len(own.lstrip())
             first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
             words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
-            points = frozenset(POINTS.findall(own))
-            yield Statement(first, last, words, tuple(_parts(own)), called, points, is_whole)
+            points = frozenset(
+                [*POINTS.findall(own), *((name, word) for name in functions[-1:] if name for word in words)]
+            )
+            within, made = conditions.of(own.strip(), begin, opens=mark == "{")
+            all_parts = [one._replace(words=one.words | within) for one in _parts(own)]
+            all_parts += [Assignment(frozenset({name}), why) for name, why in made]
+            yield Statement(first, last, words, tuple(all_parts), called, points, within, is_whole)
+        elif mark == "{":
+            conditions.open()
+        if mark == "}":
+            conditions.close()
         if mark == "{":
             around.append((start, depth))
+            functions.append(function[1] if (function := LAMBDA.search(own)) else functions[-1])
+        elif mark == "}" and len(functions) > 1:
+            functions.pop()
         outer = around.pop() if mark == "}" and around else (0, 0)
         is_whole = outer[1] > 0
         start, depth = outer if is_whole else (match.end(), 0)
@@ -135,7 +165,7 @@ def _parts(text: str) -> Iterator[Assignment]:
     """Of a loop or a condition its head, which knows nothing of what it repeats, and the rest, which depends on the
     head. Of a declaration each variable; one without a value changes nothing."""
     if head := HEAD.search(text):
-        end = _closing(text, head.end() - 1)
+        end = closing(text, head.end() - 1)
         inner, rest = text[head.end() : end], text[: head.start()] + text[end + 1 :]
         words = frozenset(WORD.findall(inner))
         for part in inner.split(";"):
@@ -147,7 +177,7 @@ def _parts(text: str) -> Iterator[Assignment]:
     for part in _declared(text):
         if "(" not in part and not ASSIGNED.search(part):
             continue
-        yield Assignment(_changed(part), frozenset(WORD.findall(part)))
+        yield Assignment(_changed(part), frozenset(WORD.findall(part)), not ASSIGNED.search(part))
 
 
 def _declared(text: str) -> Iterator[str]:
@@ -173,16 +203,6 @@ def _changed(text: str) -> frozenset[str]:
     return frozenset(WORD.findall(before))
 
 
-def _closing(text: str, opening: int) -> int:
-    """Where the parenthesis that opens there is closed, or the end of the text."""
-    depth = 0
-    for at in range(opening, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
-        if depth == 0:
-            return at
-    return len(text)
-
-
 def parts(variable: RecordedVariable) -> set[str]:
     """By which a statement may name a variable: of a member, also the struct, and inside of it the member alone."""
     names = variable.name.split(".")
@@ -199,6 +219,19 @@ def named(
         around = words_of[place.caller] if place.caller >= 0 else frozenset()
         words_of.append(statements.words_at(place.file, place.line) | around)
         found.append([i for i, variable in enumerate(variables) if parts(variable) & words_of[-1]])
+    return found
+
+
+def conditions_of(
+    places: Sequence[RecordedPlace], conditions: Sequence[RecordedVariable], statements: Statements
+) -> list[list[int]]:
+    """For each place the conditions on which it is executed, those of the calls that led there among them."""
+    numbers = {one.name: number for number, one in enumerate(conditions)}
+    found: list[list[int]] = []
+    for place in places:  # a caller comes before its calls
+        here = statements.conditions_at(place.file, place.line)
+        around = found[place.caller] if place.caller >= 0 else []
+        found.append(sorted({*around, *(numbers[one] for one in here if one in numbers)}))
     return found
 
 

@@ -215,6 +215,12 @@ UNCHANGED = {
     "the same bits": ("float best = -1;", "best = s;", "best"),
     "a flag": ("bool flag = false;", "flag = s > 5;", "flag"),
     "a count": ("int count = 0;", "if (s > 5) count++;", "count"),
+    "what a condition leaves": ("int last = 7;", "if (s > 5) { last = n; }", "last"),
+    "what the other case leaves": ("int last = 7;", "if (s < 5) {} else { last = n; }", "last"),
+    "a count up to a break": ("int count = 0;", "if (s > 5) break; count++;", "count"),
+    "a count but for some": ("int count = 0;", "if (s < 5) { continue; } count++;", "count"),
+    "a case": ("int last = 7;", "switch (s > 5) { case 1: last = n; }", "last"),
+    "a function that is a value": ("float m = 0; auto add = [&](float s) { m += 0 * s; };", "add(s);", "m"),
     "a sum scaled by 1": ("float m = 4, sum = 1;", "const float f = expf(m - fmaxf(m, s)); sum *= f;", "sum"),
 }
 
@@ -236,6 +242,36 @@ def test_what_leaves_a_number_as_it_was_is_among_its_origins(what):
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
     origins = recording.origins("y", 0)
     assert [int(recording.columns["lanes.offset"][one.row]) for one in origins] == [0, 4, 8] and origins.is_all
+
+
+@WITH_VARIABLES
+def test_a_write_comes_from_the_conditions_around_it_and_from_no_others():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    const float s = x[0], t = x[2];
+    int n = 0;
+    if (x[1] > -5) {
+        y[0] = 1;
+    }
+    if (s > -5) {
+        if (t > -5)
+        {
+            y[1] = 2;
+        }
+    }
+    do {
+        n++;
+        y[2] = 3;
+    } while (x[3] > 5);
+    y[3] = 4;
+    for (int i = 0; i < (x[4] > -5 ? 2 : 1); i++) {
+        y[4] = i;
+    }
+}"""
+    x, y = torch.zeros(5), torch.zeros(5)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    rows = [[one.row for one in recording.origins("y", 4 * n)] for n in range(5)]
+    found = [np.unique(recording.columns["lanes.offset"][of] // 4).tolist() for of in rows]
+    assert found == [[1], [0, 2], [], [], [4]]
 
 
 @WITH_VARIABLES

@@ -118,20 +118,22 @@ function wayBack(rec, writes, throughMemory) {
     return [...within.keys()];
   }
 
-  // The variables that a statement names, as they were before a step, and all from which they may be made: also what is set
-  // to the number that it has already, which is no change, is made from something.
+  // The variables that a statement names, as they were before a step, and the conditions on which it is executed; and all from
+  // which these may be made: also what is set to the number that it has already, which is no change, is made from something.
   function ask(step, thread, place) {
     const { matter, asked } = stateOf(thread);
     if (!isNew(asked, place)) return;
     isLost ||= rec.meta.lost[place];
     const { news } = firstsOf(rec);
-    const pending = [...(rec.meta.names?.[place] ?? [])];
+    const count = rec.variables.list.length; // the numbers of conditions are those behind
+    const pending = [...(rec.meta.names?.[place] ?? []), ...(rec.meta.conditions?.at[place] ?? [])];
     while (pending.length) {
       const variable = pending.pop();
-      if (matter.has(variable) || !(news[thread * rec.variables.list.length + variable] <= step)) continue;
+      if (matter.has(variable) || (variable < count && news[thread * count + variable] > step)) continue;
       matter.add(variable);
-      isLost ||= rec.meta.variables[variable].lost;
-      pending.push(...(rec.meta.variables[variable].from ?? []));
+      const made = variable < count ? rec.meta.variables[variable] : rec.meta.conditions.made[variable - count];
+      isLost ||= made.lost;
+      pending.push(...(made.from ?? []));
     }
   }
 
