@@ -22,7 +22,7 @@ from course_utils.emulator.recorded import (
     RecordedVariable,
     row_counts,
 )
-from course_utils.emulator.statements import Statements, conditions_of, made_from, named, parts
+from course_utils.emulator.statements import Statements, made_from, named, parts
 
 
 class Reads(list[Access]):
@@ -57,23 +57,22 @@ class Origins:
         self.threads = 32 * (max(self.warps, default=0) + 1)
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
-        self._conditions = statements.conditions()
-        self._named = (*variables, *self._conditions)  # conditions have the numbers behind those of the variables
+        known = {name for one in (*variables, *left_out) for name in parts(one)}
+        self._unrecorded = [one for one in statements.unrecorded() if one.name not in known]
+        self._named = (*variables, *self._unrecorded)  # these have the numbers behind those of the variables
         split = [parts(one) for one in self._named]
         self._new, self._assigned = (
             [_with_any(split, words_at(place.file, place.line)) for place in places]
             for words_at in (statements.new_at, statements.assigned_at)
         )
         self.names = named(places, variables, statements)
-        self.conditions = [
-            [len(variables) + one for one in those] for those in conditions_of(places, self._conditions, statements)
-        ]
+        self.others = [[len(variables) + one for one in those] for those in named(places, self._unrecorded, statements)]
         self.made_from = made_from(self._named, statements)
         self._statements, self._variables, self._left_out = statements, variables, left_out
         self._outwards = [
             frozenset(self.statement_of[one] for one in self._with_callers(n)) for n in range(len(places))
         ]
-        self.names_set = [_set_of((*one, *why)) for one, why in zip(self.names, self.conditions, strict=True)]
+        self.names_set = [_set_of((*one, *why)) for one, why in zip(self.names, self.others, strict=True)]
         self._made_set = [_set_of(one) for one in self.made_from]
         self._of_copies: dict[tuple[int, int], np.ndarray] = {}
         self._made: dict[int, int] = {}  # of sets of variables
@@ -173,7 +172,7 @@ class Origins:
         while count != len(found):
             count = len(found)
             found |= {n for n, those in enumerate(made) if found & those}
-        return [everything[n] for n in sorted(found) if everything[n] not in self._conditions]
+        return [everything[n] for n in sorted(found) if everything[n] not in self._unrecorded]
 
     def _places_that_read(self) -> set[int]:
         """Those of the steps that bring a number into a register, with their callers."""
@@ -200,14 +199,14 @@ class Origins:
 
     @cached_property
     def is_made_of_lost(self) -> list[bool]:
-        """The same of the statements that may change each variable, or make each condition."""
+        """The same of the statements that may change each variable, or what is unrecorded."""
         first = len(self._named)
         made = made_from((*self._named, *self._lost), self._statements)
         return [any(one >= first for one in those) for those in made[:first]]
 
     @property
     def made(self) -> list[dict[str, object]]:
-        """Of each variable, and then of each condition, from which of both it may be made, and `is_made_of_lost`."""
+        """Of each variable, and then of what is unrecorded: from which of both it may be made, `is_made_of_lost`."""
         both = zip(self.made_from, self.is_made_of_lost, strict=True)
         return [{"from": those, "lost": is_lost} for those, is_lost in both]
 
@@ -262,7 +261,7 @@ class Origins:
 
     @cached_property
     def ever_set(self) -> list[int]:
-        """The variables of each thread that are set at all, and all conditions."""
+        """The variables of each thread that are set at all, and all that is unrecorded."""
         found = [_set_of(range(len(self._variables), len(self._named)))] * self.threads
         for those in self.first_set[0].values():
             for thread, variable in those:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from course_utils.emulator.conditions import HEAD, WORD, Conditions, closing
 from course_utils.emulator.recorded import RecordedPlace, RecordedVariable
 from course_utils.toolchain.source import blank_comments
 
+POINTER = re.compile(r"[*&]\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\s*=(?!=)")
+REFERS = re.compile(r"[*&]\s*([A-Za-z_]\w*)\s*=(?!=)\s*([A-Za-z_]\w*)")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
 INDEX = re.compile(r"\[[^\[\]=]*\]")
@@ -31,8 +33,9 @@ class Assignment(NamedTuple):
 
 class Statement(NamedTuple):
     """From its first to its last line: the names in it, what it may change, the names that are called, the pairs
-    (pointer, what it points to) of its assignments, and (function, name in it) within a function that is a value; on
-    which conditions it is executed. is_whole: it has other statements within."""
+    (pointer, what it points to) of its assignments, (function, name in it) within a function that is a value, the
+    pointers and references that it declares, and on which conditions it is executed. is_whole: it has other statements
+    within."""
 
     first: int
     last: int
@@ -40,6 +43,8 @@ class Statement(NamedTuple):
     parts: tuple[Assignment, ...]
     called: frozenset[str]
     points: frozenset[tuple[str, str]]
+    captured: frozenset[tuple[str, str]]
+    pointers: frozenset[str]
     conditions: frozenset[str]
     is_whole: bool
 
@@ -61,19 +66,26 @@ class Statements:
             file: list(_statements(text, f"{number}")) for number, (file, text) in enumerate(sources.items())
         }
         self._all = [statement for statements in self._of_file.values() for statement in statements]
-        self._behind: dict[str, frozenset[str]] = {}  # of a pointer's name those of what it may point to
-        for pointer, name in (pair for one in self._all for pair in one.points):
-            self._behind[pointer] = self._behind.get(pointer, frozenset()) | {name}
+        # of the name of a pointer or a reference those of what it may point to, and of functions that are values
+        self._behind = _grouped(pair for one in self._all for pair in (*one.points, *one.captured))
+        points = _grouped(pair for one in self._all for pair in one.points)
+        self._parts = [  # a part, with what it may change by way of pointers
+            part._replace(changed=part.changed.union(*(points[name] for name in part.changed if name in points)))
+            for one in self._all
+            for part in one.parts
+        ]
 
     def _with_pointed(self, words: frozenset[str]) -> frozenset[str]:
         """Names, and those of what they point to, or of what a function that they are the name of takes from around it:
         pointers and functions themselves are no variables that are recorded."""
         return words.union(*(self._behind[word] for word in words if word in self._behind))
 
-    def conditions(self) -> list[RecordedVariable]:
-        """Those on which something is executed, as if they were variables."""
+    def unrecorded(self) -> list[RecordedVariable]:
+        """What numbers may come by and no recording has, as if it were variables: conditions on which something is
+        executed, and pointers."""
         made = (name for one in self._all for part in one.parts for name in part.changed if name.startswith("#"))
-        return [RecordedVariable("", name, "bool", 1, ()) for name in dict.fromkeys(made)]
+        pointers = (name for one in self._all for name in sorted(one.pointers))
+        return [RecordedVariable("", name, "", 1, ()) for name in dict.fromkeys((*made, *pointers))]
 
     def conditions_at(self, file: str, line: int) -> frozenset[str]:
         """The conditions on which the statements that a line is part of are executed."""
@@ -110,7 +122,7 @@ class Statements:
 
     def words_with(self, names: set[str]) -> frozenset[str]:
         """The names from which statements may make a variable of one of these names."""
-        here = (part.words for one in self._all for part in one.parts if names & part.changed)
+        here = (part.words for part in self._parts if names & part.changed)
         return self._with_pointed(frozenset().union(*here))
 
     def words_of_calls(self, function: str) -> frozenset[str]:
@@ -118,6 +130,14 @@ class Statements:
         name = function.split("<")[0]
         here = (one.words | one.conditions for one in self._all if name in one.called)
         return self._with_pointed(frozenset().union(*here))
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    """By the first of each pair the second ones."""
+    found: dict[str, frozenset[str]] = {}
+    for first, second in pairs:
+        found[first] = found.get(first, frozenset()) | {second}
+    return found
 
 
 def _statements(text: str, file: str) -> Iterator[Statement]:
@@ -140,13 +160,12 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
             begin = start + len(own) - len(own.lstrip())
             first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
             words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
-            points = frozenset(
-                [*POINTS.findall(own), *((name, word) for name in functions[-1:] if name for word in words)]
-            )
+            points, pointers = frozenset(POINTS.findall(own) + REFERS.findall(own)), frozenset(POINTER.findall(own))
+            captured = frozenset((functions[-1], word) for word in words if functions[-1])
             within, made = conditions.of(own.strip(), begin, opens=mark == "{")
             all_parts = [one._replace(words=one.words | within) for one in _parts(own)]
             all_parts += [Assignment(frozenset({name}), why) for name, why in made]
-            yield Statement(first, last, words, tuple(all_parts), called, points, within, is_whole)
+            yield Statement(first, last, words, tuple(all_parts), called, points, captured, pointers, within, is_whole)
         elif mark == "{":
             conditions.open()
         if mark == "}":
@@ -212,26 +231,15 @@ def parts(variable: RecordedVariable) -> set[str]:
 def named(
     places: Sequence[RecordedPlace], variables: Sequence[RecordedVariable], statements: Statements
 ) -> list[list[int]]:
-    """For each place the variables that its statement names, or one of those from which its function was called."""
+    """For each place the variables that its statement names, or one of those from which its function was called, and
+    the conditions on which these are executed."""
     found: list[list[int]] = []
     words_of: list[frozenset[str]] = []
     for place in places:  # a caller comes before its calls
         around = words_of[place.caller] if place.caller >= 0 else frozenset()
-        words_of.append(statements.words_at(place.file, place.line) | around)
+        here = place.file, place.line
+        words_of.append(statements.words_at(*here) | statements.conditions_at(*here) | around)
         found.append([i for i, variable in enumerate(variables) if parts(variable) & words_of[-1]])
-    return found
-
-
-def conditions_of(
-    places: Sequence[RecordedPlace], conditions: Sequence[RecordedVariable], statements: Statements
-) -> list[list[int]]:
-    """For each place the conditions on which it is executed, those of the calls that led there among them."""
-    numbers = {one.name: number for number, one in enumerate(conditions)}
-    found: list[list[int]] = []
-    for place in places:  # a caller comes before its calls
-        here = statements.conditions_at(place.file, place.line)
-        around = found[place.caller] if place.caller >= 0 else []
-        found.append(sorted({*around, *(numbers[one] for one in here if one in numbers)}))
     return found
 
 

@@ -220,6 +220,7 @@ UNCHANGED = {
     "a count up to a break": ("int count = 0;", "if (s > 5) break; count++;", "count"),
     "a count but for some": ("int count = 0;", "if (s < 5) { continue; } count++;", "count"),
     "a case": ("int last = 7;", "switch (s > 5) { case 1: last = n; }", "last"),
+    "a pointer": ("float m = 0, *const of = &m;", "if (s > *of) *of = s;", "m"),
     "a function that is a value": ("float m = 0; auto add = [&](float s) { m += 0 * s; };", "add(s);", "m"),
     "a sum scaled by 1": ("float m = 4, sum = 1;", "const float f = expf(m - fmaxf(m, s)); sum *= f;", "sum"),
 }
@@ -245,7 +246,7 @@ def test_what_leaves_a_number_as_it_was_is_among_its_origins(what):
 
 
 @WITH_VARIABLES
-def test_a_write_comes_from_the_conditions_around_it_and_from_no_others():
+def test_a_write_comes_from_the_conditions_around_it_and_from_what_a_pointer_is_made_from():
     code = r"""extern "C" __global__ void k(const float* x, float* y) {
     const float s = x[0], t = x[2];
     int n = 0;
@@ -266,12 +267,14 @@ def test_a_write_comes_from_the_conditions_around_it_and_from_no_others():
     for (int i = 0; i < (x[4] > -5 ? 2 : 1); i++) {
         y[4] = i;
     }
+    const float* p = x[5] > 5 ? x + 6 : x + 7;
+    y[5] = *p;
 }"""
-    x, y = torch.zeros(5), torch.zeros(5)
+    x, y = torch.zeros(8), torch.zeros(6)
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
-    rows = [[one.row for one in recording.origins("y", 4 * n)] for n in range(5)]
+    rows = [[one.row for one in recording.origins("y", 4 * n)] for n in range(6)]
     found = [np.unique(recording.columns["lanes.offset"][of] // 4).tolist() for of in rows]
-    assert found == [[1], [0, 2], [], [], [4]]
+    assert found == [[1], [0, 2], [], [], [4], [5, 7]]
 
 
 @WITH_VARIABLES

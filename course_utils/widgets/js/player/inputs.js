@@ -125,13 +125,13 @@ function wayBack(rec, writes, throughMemory) {
     if (!isNew(asked, place)) return;
     isLost ||= rec.meta.lost[place];
     const { news } = firstsOf(rec);
-    const count = rec.variables.list.length; // the numbers of conditions are those behind
-    const pending = [...(rec.meta.names?.[place] ?? []), ...(rec.meta.conditions?.at[place] ?? [])];
+    const count = rec.variables.list.length; // the numbers of conditions and pointers are those behind
+    const pending = [...(rec.meta.names?.[place] ?? []), ...(rec.meta.unrecorded?.at[place] ?? [])];
     while (pending.length) {
       const variable = pending.pop();
       if (matter.has(variable) || (variable < count && news[thread * count + variable] > step)) continue;
       matter.add(variable);
-      const made = variable < count ? rec.meta.variables[variable] : rec.meta.conditions.made[variable - count];
+      const made = variable < count ? rec.meta.variables[variable] : rec.meta.unrecorded.made[variable - count];
       isLost ||= made.lost;
       pending.push(...(made.from ?? []));
     }
