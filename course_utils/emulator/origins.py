@@ -275,6 +275,8 @@ class Origins:
     def reads(self, step: int, thread: int) -> Iterable[int]:
         """The rows that a thread read in a step; of a product that ends, what the tensor core read for it."""
         if self.ops[step] in READING:
+            if self._array[step] < 0 or not self._width[step]:  # outside of every array, or zeros
+                return []
             return [int(self._first[step]) + (self._masks[step] & ((1 << thread % 32) - 1)).bit_count()]
         begun = self.extra[step]
         if self.ops[step] == END and self.ops[begun] == WGMMA:

@@ -278,6 +278,24 @@ def test_a_write_comes_from_the_conditions_around_it_and_from_what_a_pointer_is_
 
 
 @WITH_VARIABLES
+def test_zeros_that_a_copy_writes_come_from_nothing():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float4 s[2];
+    unsigned to = __cvta_generic_to_shared(s), last = to + 32;
+    for (; to < last; to += 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, 0;" :: "r"(to), "l"(x) : "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    y[0] = last - to + s[1].x;
+}"""
+    x, y = torch.ones(4), torch.ones(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    write = recording.writer("y", 0)
+    (read,) = recording.inputs(write.step, write.thread)
+    assert y[0] == 0 and recording.arrays[recording.columns["steps.array"][read.step]].name == "s"
+    assert recording.origins("y", 0) == []
+
+
+@WITH_VARIABLES
 def test_where_a_way_is_lost_the_answer_says_that_it_is_not_all(recorded):
     recording, _ = recorded
     bare = recording.without_variables()

@@ -222,8 +222,9 @@ function isNew(set, key) {
 
 // What a lane read in a step; of a product that ends, what the tensor core read for it.
 function readsAt(rec, step, lane) {
-  const { op, extra, mask, first } = rec.steps;
+  const { op, extra, mask, first, array, width } = rec.steps;
   if (rec.reads.has(op[step])) {
+    if (array[step] < 0 || !width[step]) return []; // outside of every array, or zeros
     const row = first[step] + lanesIn(mask[step] & (2 ** lane - 1));
     return [readOf(rec, step, { lane, row, offset: rec.offsets[row] })];
   }
