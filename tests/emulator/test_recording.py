@@ -636,6 +636,9 @@ def test_a_block_of_chapter_03_is_small_and_recorded_at_once(head_dim):
     recording = record(lambda: flash_attention_v2(query, key, value))
     assert time.perf_counter() - before < 10
     assert len(recording.packed()[1]) < 8e6 and len(recording.columns["changes.step"]) > 100_000
+    before = time.process_time()
+    assert recording.origins("O", 0)
+    assert time.process_time() - before < 3
 
 
 @pytest.mark.exhaustive("the same of a smaller kernel of the chapter")
