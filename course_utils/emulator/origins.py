@@ -61,10 +61,11 @@ class Origins:
         self._unrecorded = [one for one in statements.unrecorded() if one.name not in known]
         self._named = (*variables, *self._unrecorded)  # these have the numbers behind those of the variables
         split = [parts(one) for one in self._named]
-        self._new, self._assigned = (
+        self._new, self._assigned, given = (
             [_with_any(split, words_at(place.file, place.line)) for place in places]
-            for words_at in (statements.new_at, statements.assigned_at)
+            for words_at in (statements.new_at, statements.assigned_at, statements.given_at)
         )
+        self._given = [[one for one in those if one < len(variables)] for those in given]
         self.names = named(places, variables, statements)
         self.others = [[len(variables) + one for one in those] for those in named(places, self._unrecorded, statements)]
         self.made_from = made_from(self._named, statements)
@@ -289,9 +290,9 @@ class Origins:
 
     @cached_property
     def sets(self) -> list[list[int]]:
-        """The variables that each place's statement may set to what is read there: it assigns to them, or it names them
-        and they were new right behind it once. A function changes its arguments so."""
-        found = [set(those) for those in self._assigned]
+        """The variables that each place's statement may set to what is read there: it assigns to them, or gives them
+        to a function that may change them; or it names them, and they were new right behind it once."""
+        found = [{*those, *given} for those, given in zip(self._assigned, self._given, strict=True)]
         for variable, place in self._set_behind():
             around = next((one for one in self._with_callers(place) if variable in self._new[one]), -1)
             if around >= 0:

@@ -14,6 +14,10 @@ POINTER = re.compile(r"[*&]\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\s*=(?
 REFERS = re.compile(r"[*&]\s*([A-Za-z_]\w*)\s*=(?!=)\s*([A-Za-z_]\w*)")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
+DEFINED = re.compile(r"\b([A-Za-z_]\w*)\s*\(([^;{}]*)\)\s*(?:const\s*)?\{")
+CHANGING = re.compile(
+    r"^(?!.*\bconst\b[^*&]*[*&]).*[*&]", re.DOTALL
+)  # a parameter through which an argument is changed
 INDEX = re.compile(r"\[[^\[\]=]*\]")
 LIST = re.compile(r"(?:=|\breturn)\s*$")
 LAMBDA = re.compile(r"\b([A-Za-z_]\w*)\s*=\s*\[[^\[\]]*\]")
@@ -34,8 +38,8 @@ class Assignment(NamedTuple):
 class Statement(NamedTuple):
     """From its first to its last line: the names in it, what it may change, the names that are called, the pairs
     (pointer, what it points to) of its assignments, (function, name in it) within a function that is a value, the
-    pointers and references that it declares, and on which conditions it is executed. is_whole: it has other statements
-    within."""
+    pointers and references that it declares, (function, number of the argument, name in that) of its calls, and on
+    which conditions it is executed. is_whole: it has other statements within."""
 
     first: int
     last: int
@@ -45,6 +49,7 @@ class Statement(NamedTuple):
     points: frozenset[tuple[str, str]]
     captured: frozenset[tuple[str, str]]
     pointers: frozenset[str]
+    given: frozenset[tuple[str, int, str]]
     conditions: frozenset[str]
     is_whole: bool
 
@@ -66,6 +71,7 @@ class Statements:
             file: list(_statements(text, f"{number}")) for number, (file, text) in enumerate(sources.items())
         }
         self._all = [statement for statements in self._of_file.values() for statement in statements]
+        self._changing = {pair for text in sources.values() for pair in _changing(blank_comments(text))}
         # of the name of a pointer or a reference those of what it may point to, and of functions that are values
         self._behind = _grouped(pair for one in self._all for pair in (*one.points, *one.captured))
         points = _grouped(pair for one in self._all for pair in one.points)
@@ -108,6 +114,11 @@ class Statements:
         """The names that are assigned to in the statements that a line is part of."""
         here = (one for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
         return self._with_pointed(frozenset().union(*(part.changed for one in here for part in one.assignments)))
+
+    def given_at(self, file: str, line: int) -> frozenset[str]:
+        """The names in what the statements that a line is part of give to functions which may change it."""
+        here = (one.given for one in self._of_file.get(file, ()) if one.first <= line <= one.last and not one.is_whole)
+        return frozenset(word for given in here for *what, word in given if tuple(what) in self._changing)
 
     def words_assigned(self, names: set[str]) -> frozenset[str]:
         """The names in the statements that assign to one of these names."""
@@ -165,7 +176,9 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
             within, made = conditions.of(own.strip(), begin, opens=mark == "{")
             all_parts = [one._replace(words=one.words | within) for one in _parts(own)]
             all_parts += [Assignment(frozenset({name}), why) for name, why in made]
-            yield Statement(first, last, words, tuple(all_parts), called, points, captured, pointers, within, is_whole)
+            yield Statement(
+                first, last, words, tuple(all_parts), called, points, captured, pointers, _given(own), within, is_whole
+            )
         elif mark == "{":
             conditions.open()
         if mark == "}":
@@ -178,6 +191,34 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
         outer = around.pop() if mark == "}" and around else (0, 0)
         is_whole = outer[1] > 0
         start, depth = outer if is_whole else (match.end(), 0)
+
+
+def _changing(text: str) -> Iterator[tuple[str, int]]:
+    """The functions that a text defines, each with the numbers of the arguments that it may change."""
+    for function, parameters in DEFINED.findall(text):
+        if function not in HEADS:
+            yield from ((function, n) for n, one in enumerate(_listed(parameters)) if CHANGING.match(one.strip()))
+
+
+def _given(text: str) -> frozenset[tuple[str, int, str]]:
+    """Of the calls in a statement function, number of the argument, and the names in that, but for indices."""
+    found = set()
+    for call in CALLED.finditer(text):
+        for n, argument in enumerate(_listed(text[call.end() : closing(text, call.end() - 1)])):
+            found |= {(call[1], n, word) for word in WORD.findall(INDEX.sub("", argument))}
+    return frozenset(found)
+
+
+def _listed(text: str) -> list[str]:
+    """What commas part that are in no brackets; without the arguments of templates."""
+    found, depth = [""], 0
+    for mark in re.sub(r"<[\w\s,:]*>", "", text):
+        depth += (mark in "([{") - (mark in ")]}")
+        if mark == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += mark
+    return found
 
 
 def _parts(text: str) -> Iterator[Assignment]:

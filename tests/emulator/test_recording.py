@@ -278,6 +278,25 @@ def test_a_write_comes_from_the_conditions_around_it_and_from_what_a_pointer_is_
 
 
 @WITH_VARIABLES
+def test_what_a_function_leaves_as_it_was_by_another_name_is_among_its_origins():
+    code = r"""
+template <int N>
+__device__ void keep_most(float (&most)[N], const float* from, int n) {
+    for (int i = 0; i < N; i++) most[i] = fmaxf(most[i], from[n + i]);
+}
+extern "C" __global__ void k(const float* x, float* y) {
+    float kept[2] = {0, 0};
+    keep_most(kept, x, 0);
+    keep_most<2>(kept, x, 2);
+    y[0] = kept[0];
+}"""
+    x, y = torch.full((4,), -1.0), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    offsets = [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)]
+    assert offsets == [0, 4, 8, 12]
+
+
+@WITH_VARIABLES
 def test_zeros_that_a_copy_writes_come_from_nothing():
     code = r"""extern "C" __global__ void k(const float* x, float* y) {
     __shared__ float4 s[2];
