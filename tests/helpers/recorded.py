@@ -80,7 +80,7 @@ class Tape:
         for n, name in enumerate(("step", "thread", "variable", "element", "word")):
             kind = "uint32" if name == "word" else "int32"
             columns.append((f"changes.{name}", kind, [one[n] for one in self.changes], name == "step"))
-        meta, data = {**self.meta, "columns": [], "names": self._names(), "own": self._names()}, b""
+        meta, data = {**self.meta, "columns": [], "names": self._names(), "sets": self._names()}, b""
         meta["lost"] = [False] * len(self.meta["places"])
         for name, kind, values, delta in columns:
             raw = np.array(values, dtype=TYPES[kind])

@@ -48,6 +48,21 @@ TOO_SMALL = r"""extern "C" __global__ void k(const float* x, float* y) {
     }
     y[0] = sum;
 }"""
+UNCHANGED = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float most = 20;
+    int last = 7;
+    for (int n = 0; n < 3; n++) {
+        const float s = x[n];
+        most = fmaxf(most, s);
+        if (s > most) {
+            last = n;
+        }
+    }
+    y[0] = most;
+    y[1] = last;
+    const float* p = last > 5 ? x + 3 : x + 4;
+    y[2] = *p;
+}"""
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
 RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
 
@@ -362,7 +377,9 @@ def test_inputs_are_those_of_python(open_widget, transpose):
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    ("code", "count"), [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1)], ids=["lines", "anew", "sum"]
+    ("code", "count"),
+    [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1), (UNCHANGED, 3)],
+    ids=["lines", "anew", "sum", "unchanged"],
 )
 def test_inputs_by_what_statements_say_are_those_of_python(open_widget, code, count):
     x, y = torch.full((32,), 10.0), torch.zeros(32)

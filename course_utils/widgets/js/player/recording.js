@@ -52,8 +52,7 @@ export async function loadRecording(meta, packed) {
   rec.flights = flightsOf(rec);
   rec.mbarriers = mbarriersOf(rec);
   rec.variables = variablesOf(meta);
-  [rec.elements, rec.news] = [[], []]; // of each warp what was new in its variables, once somebody has asked for it
-  rec.assigning = []; // of each thread the steps that assign to its variables, likewise
+  rec.elements = []; // of each warp what was new in its variables, once somebody has asked for it
   rec.findings = meta.findings;
   rec.whole = taken(meta.columns.filter(isLate)).then((changes) => {
     rec.changes = changes;
