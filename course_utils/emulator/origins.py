@@ -121,12 +121,12 @@ class Origins:
     @cached_property
     def made_of(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of each row that reads: the rows that last wrote its bytes before, from a first to the next row's first; and
-        whether nobody had written some of them."""
+        whether nobody had written some of them. Lanes of one atomic come one after the other, as their rows do."""
         unit, keys, writes = self._written
-        end = len(self._op)
+        end = len(self._offset)
         written, numbers = np.unique(keys, return_inverse=True)
         writers = np.concatenate([[-1], writes])
-        before = numbers * (end + 1) + self.step_of[writes]  # ascending: within a unit, rows are in order
+        before = numbers * (end + 1) + writes  # ascending: within a unit, rows are in order
         rows = np.flatnonzero(np.isin(self._op, READING)[self.step_of] & (self._width > 0)[self.step_of])
         steps = self.step_of[rows]
         offset = self._offset[rows].astype(np.int64)
@@ -138,7 +138,7 @@ class Origins:
         is_written = (
             written[np.minimum(number, len(written) - 1)] == wanted if len(written) else np.zeros(len(of), bool)
         )
-        last = np.searchsorted(before, number * (end + 1) + steps[of])
+        last = np.searchsorted(before, number * (end + 1) + rows[of])
         is_written &= last > np.searchsorted(before, number * (end + 1))
         writer = np.where(is_written, writers[last], -1)
         is_open = np.zeros(len(self._offset), bool)
@@ -389,24 +389,34 @@ class _Way:
                 self._matter[thread] &= ~variables
 
     def _step(self, step: int) -> None:
+        if self._known.warps[step] >= 0:
+            self._part_of_statements(step)
+        while rows := self._written.pop(step, None):  # a lane of an atomic reads what another one has written in it
+            for row in rows:
+                self._begin(step, row)
+
+    def _begin(self, step: int, row: int) -> None:
+        """A row that was written, and is followed from here."""
+        known, place = self._known, self._known.places[step]
+        if known.ops[step] == COPY_WRITE:
+            self._copied(step, row)
+        elif known.warps[step] < 0 or place < 0:
+            self.is_all = False
+        else:
+            thread = int(known.thread_of[row])
+            self._within[thread].setdefault(place, True)
+            self._take(step, thread, {place})
+
+    def _part_of_statements(self, step: int) -> None:
+        """A step of a warp, as far as it is part of statements that are followed."""
         known = self._known
-        begun: dict[int, int] = {}  # by lane the place of what it writes
-        for row in self._written.pop(step, ()):
-            if known.ops[step] == COPY_WRITE:
-                self._copied(step, row)
-            elif known.warps[step] < 0 or known.places[step] < 0:
-                self.is_all = False
-            else:
-                begun[int(known.thread_of[row]) % 32] = known.places[step]
-        if known.warps[step] < 0:
-            return
         first = 32 * known.warps[step]
         lanes = known.lanes_of(step)
         taken: dict[int, set[int]] = {}
         for lane in lanes:
             thread = first + lane
-            if self._matter[thread] or self._within[thread] or lane in begun:
-                taken[lane] = self._taken(step, thread, begun.get(lane))
+            if self._matter[thread] or self._within[thread]:
+                taken[lane] = self._taken(step, thread)
         if known.ops[step] in JOINING and any(taken.values()):
             together = set().union(*taken.values())
             taken = dict.fromkeys(lanes, together)
@@ -416,9 +426,8 @@ class _Way:
             if places:
                 self._take(step, first + lane, places)
 
-    def _taken(self, step: int, thread: int, begun: int | None) -> set[int]:
-        """The places whose statements a step of a thread is part of, of those that are followed. begun: the place, if
-        what it writes is followed from here."""
+    def _taken(self, step: int, thread: int) -> set[int]:
+        """The places whose statements a step of a thread is part of, of those that are followed."""
         known, place = self._known, self._known.places[step]
         within, matter = self._within[thread], self._matter[thread]
         for around, writes in list(within.items()):
@@ -428,8 +437,6 @@ class _Way:
             ):
                 del within[around]
         within |= {around: False for around, variables in known.setting(place) if variables & matter}
-        if begun is not None:
-            within.setdefault(begun, True)
         return set(within)
 
     def _take(self, step: int, thread: int, places: set[int]) -> None:

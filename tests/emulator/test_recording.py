@@ -20,7 +20,7 @@ from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.operators import flash_attention_v2
 from tests.helpers.all_of import all_of
-from tests.helpers.recorded import WITH_NUMBER
+from tests.helpers.recorded import ADDED, WITH_NUMBER
 
 TINY = r"""extern "C" __global__ void tiny(const float* x, float* y) {
     __shared__ float s[64];
@@ -312,6 +312,31 @@ extern "C" __global__ void k(const float* x, float* y) {
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
     offsets = [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)]
     assert offsets == [0, 4, 8, 12]
+
+
+@WITH_VARIABLES
+def test_elements_that_a_loop_sets_by_reference_come_from_what_it_reads():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float v[3];
+    int n = 0;
+    for (float& e : v) e = x[n++];
+    y[0] = v[0];
+}"""
+    x, y = torch.ones(3), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    assert [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)] == [0, 4, 8]
+
+
+@WITH_VARIABLES
+def test_what_all_lanes_add_to_one_number_is_among_its_origins():
+    x, y = torch.ones(64), torch.zeros(32)
+    recording = record(lambda: RawModule(code=ADDED).get_function("k")((1,), (64,), (x, y)))
+    assert y[0] == 64 and y[5] == 5
+    found = [recording.origins("y", 4 * n) for n in (0, 5)]
+    names = [array.name for array in recording.arrays]
+    of = [[(names[recording.columns["steps.array"][one.step]], one.thread) for one in origins] for origins in found]
+    assert [sorted(one) for one in of] == [[*(("x", n) for n in range(count)), ("y", 0)] for count in (64, 6)]
+    assert all(origins.is_all for origins in found)
 
 
 @WITH_VARIABLES

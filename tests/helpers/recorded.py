@@ -32,6 +32,13 @@ __device__ void with_number(const float* from, F f) {
 """
 
 
+# Lanes of one step change one number, one after the other.
+ADDED = r"""extern "C" __global__ void k(const float* x, float* y) {
+    const float before = atomicAdd(y, x[threadIdx.x]);
+    if (threadIdx.x == 5) y[5] = before;
+}"""
+
+
 @dataclass
 class Tape:
     """Writes a recording step by step, as the emulator's recorder does."""

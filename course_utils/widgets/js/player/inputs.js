@@ -17,13 +17,14 @@ export function originsOf(rec, number, offset, size, step) {
   return wayBack(rec, writersOf(rec, number, offset, size, step).writers, true);
 }
 
-// Who wrote the cells of some bytes before `step`; areAll: whether all of them were written.
-function writersOf(rec, number, offset, width, step) {
+// Who wrote the cells of some bytes before `step`, or in it, of its lanes before `lane`; areAll: whether all of them were
+// written.
+function writersOf(rec, number, offset, width, step, lane = 0) {
   const { cell } = rec.arrays[number];
   const writers = [];
   let areAll = true;
   for (let at = offset; at < offset + width; at += cell) {
-    const writer = writerOf(rec, number, at, step);
+    const writer = writerOf(rec, number, at, step, lane);
     if (writer) writers.push(writer);
     else areAll = false;
   }
@@ -99,13 +100,13 @@ function wayBack(rec, writes, throughMemory) {
   function from(one) {
     const key = one.width === rec.steps.width[one.step] ? one.row : `${one.row} ${one.offset}`;
     if (!isNew(read, key)) return;
-    const { writers, areAll } = throughMemory ? writersOf(rec, one.array, one.offset, one.width, one.step) : { writers: [], areAll: false };
+    const { writers, areAll } = throughMemory ? writersOf(rec, one.array, one.offset, one.width, one.step, one.lane) : { writers: [], areAll: false };
     writers.forEach(want);
     if (!throughMemory || (!areAll && rec.arrays[one.array].space === "global")) found.set(one.row, one);
   }
 
   // The places whose statements a step of a thread is part of, of those that are followed.
-  function taken(step, { matter, within }, isBegun) {
+  function taken(step, { matter, within }) {
     const place = places[step];
     for (const [around, untilWrite] of within) {
       const isBefore = untilWrite && rec.writes.has(op[step]) && statementOf(rec, place) === statementOf(rec, around);
@@ -114,7 +115,6 @@ function wayBack(rec, writes, throughMemory) {
     for (const [around, variables] of matter.size ? settingAt(rec, place) : []) {
       if (variables.some((variable) => matter.has(variable))) within.set(around, false);
     }
-    if (isBegun && !within.has(place)) within.set(place, true);
     return [...within.keys()];
   }
 
@@ -137,31 +137,44 @@ function wayBack(rec, writes, throughMemory) {
     }
   }
 
-  function visit(step) {
-    const begun = new Set();
-    for (const write of wanted.get(step)?.values() ?? []) {
-      if (op[step] === rec.op["copy write"]) {
-        const source = sourceOf(rec, write);
-        isKnown &&= source.isKnown;
-        if (source.read) from(source.read);
-      } else if (warps[step] < 0 || places[step] < 0) isKnown = false;
-      else begun.add(write.lane);
+  function take(step, lane, around) {
+    if (around.length) readsAt(rec, step, lane).forEach(from);
+    for (const place of around) ask(step, 32 * warps[step] + lane, place);
+  }
+
+  // What was written, and is followed from here.
+  function begin(write) {
+    const { step, lane } = write;
+    const place = places[step];
+    if (op[step] === rec.op["copy write"]) {
+      const source = sourceOf(rec, write);
+      isKnown &&= source.isKnown;
+      if (source.read) from(source.read);
+    } else if (warps[step] < 0 || place < 0) isKnown = false;
+    else {
+      const { within } = stateOf(32 * warps[step] + lane);
+      if (!within.has(place)) within.set(place, true);
+      take(step, lane, [place]);
     }
-    if (warps[step] < 0 || (!begun.size && !threads.size)) return;
+  }
+
+  // A step of a warp, as far as it is part of statements that are followed.
+  function partOfStatements(step) {
     const first = 32 * warps[step];
     const lanes = lanesOfMask(rec.steps.mask[step]);
-    let steps = lanes.filter((lane) => begun.has(lane) || threads.has(first + lane))
-      .map((lane) => [lane, taken(step, stateOf(first + lane), begun.has(lane))]);
+    let steps = lanes.filter((lane) => threads.has(first + lane)).map((lane) => [lane, taken(step, stateOf(first + lane))]);
     if (JOINING.includes(rec.meta.ops[op[step]])) {
       const together = [...new Set(steps.flatMap(([, around]) => around))];
       steps = together.length ? lanes.map((lane) => [lane, together]) : [];
       for (const [lane] of steps) for (const around of together) stateOf(first + lane).within.set(around, false);
     }
-    for (const [lane, around] of steps) {
-      if (!around.length) continue;
-      readsAt(rec, step, lane).forEach(from);
-      for (const place of around) ask(step, first + lane, place);
-    }
+    for (const [lane, around] of steps) take(step, lane, around);
+  }
+
+  function visit(step) {
+    if (warps[step] >= 0 && threads.size) partOfStatements(step);
+    // A lane of an atomic reads what another one has written in it: a Map also visits what is added meanwhile.
+    for (const write of wanted.get(step)?.values() ?? []) begin(write);
   }
 
   writes.forEach(want);

@@ -229,17 +229,23 @@ function firstAfter(history, key, step) {
   return place < history.start[key + 1] ? history.step[place] : -1;
 }
 
-// Who last wrote a byte of an array before `step`: its step, warp and lane, and which byte of the lane's it is; or null.
-export function writerOf(rec, number, offset, step) {
+// Who last wrote a byte of an array before `step`, or in it, of its lanes before `lane`: its step, warp and lane, and which
+// byte of the lane's it is; or null.
+export function writerOf(rec, number, offset, step, lane = 0) {
   const cell = cellAt(rec.arrays[number], offset);
   if (cell < 0) return null;
-  const place = placeFrom(rec.written, cell, step) - 1;
-  if (place < rec.written.start[cell]) return null;
-  const when = rec.written.step[place];
-  const perLane = 4 * Math.ceil(rec.steps.width[when] / 4);
-  const byte = rec.written.at[place] - 4 * rec.firstWord[when];
-  const lane = nthLane(rec.steps.mask[when], Math.floor(byte / perLane));
-  return { step: when, warp: rec.steps.warp[when], lane, delta: byte % perLane };
+  const { start, step: steps } = rec.written;
+  let place = placeFrom(rec.written, cell, step);
+  while (lane && place < start[cell + 1] && steps[place] === step && writeAt(rec, place).lane < lane) place++;
+  return place === start[cell] ? null : writeAt(rec, place - 1);
+}
+
+// A write of a cell, by its place among all of them.
+function writeAt(rec, place) {
+  const step = rec.written.step[place];
+  const perLane = 4 * Math.ceil(rec.steps.width[step] / 4);
+  const byte = rec.written.at[place] - 4 * rec.firstWord[step];
+  return { step, warp: rec.steps.warp[step], lane: nthLane(rec.steps.mask[step], Math.floor(byte / perLane)), delta: byte % perLane };
 }
 
 function nthLane(mask, n) {
