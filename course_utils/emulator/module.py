@@ -86,6 +86,7 @@ class _Library:
     ) -> None:
         self._translated = translated
         self._name = name
+        self._reports_copies_late = compiler.kind == "gcc"
         self.path = build_kernels(compiler, translated.text, translated.headers, options, name, build)
         self.runtime_path = build_runtime(compiler)
         _load_runtime(self.runtime_path)
@@ -137,6 +138,11 @@ class _Library:
     def recorded_functions(self) -> list[Function]:
         """Whose variables a recording has: only a library that is built for it says where they are."""
         return functions(self.path)
+
+    @functools.cached_property
+    def statements(self) -> list[int]:
+        """Where the code of another line or column begins, ascending, for a recording: only g++ makes it ask."""
+        return [row.low for row in self.lines.rows] if self._reports_copies_late else []
 
     @functools.cached_property
     def unrecorded_variables(self) -> list[tuple[str, str, str]]:
@@ -370,6 +376,7 @@ class EmulatedModule:
                 watch=watch,
                 statics=library.statics if watch else [],
                 functions=library.recorded_functions if watch and watch.record else (),
+                statements=library.statements if watch and watch.record else (),
             )
             is_endless = ended.report.outcome == report.TIME_LIMIT or (
                 ended.recorded is not None and ended.recorded.full

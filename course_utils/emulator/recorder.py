@@ -104,7 +104,8 @@ def collect(
 
     Raises ValueError where there was no room for it.
     """
-    steps, rows, words = raw.steps(), raw.rows().astype(np.int32), raw.words()
+    steps, rows, words, changes = raw.columns()
+    rows = rows.astype(np.int32)
     place_of, places = _places(steps["place"], raw, lines, entries)
     if raw.full:
         last = sorted({places[number].line for number in place_of[-LAST_STEPS:].tolist() if number >= 0})
@@ -122,7 +123,6 @@ def collect(
     columns |= {"steps.place": place_of, "steps.array": array_of}
     columns |= {"lanes.offset": rows, "words.value": words, "arrays.initial": initial}
     variable_of, variables = _variables(functions)
-    changes = raw.changes()
     columns |= {f"changes.{name}": np.ascontiguousarray(changes[name]) for name in changes.dtype.names}
     columns["changes.variable"] = variable_of[changes["variable"]]
     recording = Recording(
