@@ -820,6 +820,25 @@ def test_the_address_keeps_step_warp_and_cell(opened):
 
 
 @pytest.mark.browser
+def test_the_address_keeps_how_memory_is_looked_at(opened):
+    page = opened(1440, "#player=step:130,warp:3,lane:5,colour:bank,banks:32,array:tile")
+    page.locator(".ak-status", has_text="Step 130 of 160.").wait_for()
+    shown = "one => one.ariaLabel"
+    assert "tile, shared memory" in page.locator(".ak-grid").evaluate(shown)
+    assert "coloured by bank" in page.locator(".ak-grid").evaluate(shown)
+    assert page.locator(".ak-lanes button[aria-pressed=true] span").inner_text() == "5"
+    page.locator(".ak-player-memory select", has_text="last writer").select_option("writer")
+    page.wait_for_function("location.hash.includes('colour:writer')", polling=20)
+    assert page.evaluate("location.hash") == "#player=step:130,warp:3,cell:,lane:5,colour:writer,banks:32,array:tile"
+    page.go_back()
+    page.wait_for_function("document.querySelector('.ak-grid').ariaLabel.includes('by bank')", polling=20)
+    page.evaluate("location.hash = '#player=step:1e9,lane:99,colour:nonsense,banks:7,array:nothing'")
+    page.wait_for_function("document.querySelector('.ak-grid').ariaLabel.includes('by value')", polling=20)
+    assert page.locator(".ak-status").inner_text().startswith("Step 0 of 160.")
+    assert page.locator(".ak-lanes button[aria-pressed=true] span").inner_text() == "0"
+
+
+@pytest.mark.browser
 def test_an_access_outside_of_every_array_is_told(open_widget):
     code = 'extern "C" __global__ void k(float* y) {\n y[threadIdx.x] = 1;\n y[threadIdx.x + 60] = 2; }'
     kernel, y = RawModule(code=code).get_function("k"), torch.zeros(64)
