@@ -58,6 +58,11 @@ def settings() -> Settings:
     return _settings
 
 
+def patience() -> float:
+    """How many seconds of computing a launch that is recorded has to come further: to a step, or to another block."""
+    return max(_settings.time_limit / 20, min(_settings.time_limit, 1.0))
+
+
 @contextlib.contextmanager
 def configure(
     *,
@@ -293,7 +298,7 @@ def run(
         chosen[: len(watch.blocks)] = torch.tensor(watch.blocks)
     recorded = None
     if watch and watch.record:
-        recorded = RawRecording(memory.front, recording_offset, watch.record, functions, statements)
+        recorded = RawRecording(memory.front, recording_offset, watch.record, functions, statements, patience())
     exit_status, load_address = _exchange(request, memory.file)
     traced = TraceResults.from_buffer(memory.front, results_offset) if watch else None
     return Ended(report, exit_status, load_address, traced, recorded)

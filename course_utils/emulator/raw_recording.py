@@ -14,6 +14,7 @@ from course_utils.emulator.recorded import COPY_READ, COPY_WRITE, END, PHASE, WR
 MOST_FUNCTIONS, MOST_VARIABLES, MOST_SITES, MOST_CALLS, MOST_STATEMENTS = 1024, 16 << 10, 1024, 64 << 10, 256 << 10
 MOST_STEPS, MOST_ROWS, MOST_CHANGES, MOST_WORDS = 4 << 20, 16 << 20, 16 << 20, 32 << 20
 IS_SITE = 1 << 31
+IDLE = 2  # of emu_full in recording.h
 WRITE_BEHIND = PHASE + 1  # an op of the worker's alone: a write that belongs behind the step `extra`
 
 
@@ -82,6 +83,9 @@ class _Recording(ctypes.Structure):
         ("change_count", ctypes.c_uint32),
         ("function_count", ctypes.c_uint32),
         ("statement_count", ctypes.c_uint32),
+        ("patience", ctypes.c_double),
+        ("block_count", ctypes.c_uint32),
+        ("padding", ctypes.c_uint32),
         ("functions", _Function * MOST_FUNCTIONS),
         ("variables", _Variable * MOST_VARIABLES),
         ("statements", ctypes.c_uint32 * MOST_STATEMENTS),
@@ -101,13 +105,20 @@ class RawRecording:
     """The recording in memory that the worker shares. most_rows: of how many accesses there may be; functions: whose
     variables are to be recorded, by ascending addresses, as many as there is room for; statements: where the code of
     each begins, ascending, if g++ is the compiler: of a copy of a struct it reports the write before the read, and this
-    puts it behind."""
+    puts it behind; patience: after how many seconds of computing without a step or another block a launch ends."""
 
     def __init__(
-        self, front: mmap.mmap, offset: int, most_rows: int, functions: Sequence[Function], statements: Sequence[int]
+        self,
+        front: mmap.mmap,
+        offset: int,
+        most_rows: int,
+        functions: Sequence[Function],
+        statements: Sequence[int],
+        patience: float,
     ) -> None:
         self._raw = raw = _Recording.from_buffer(front, offset)
         raw.most_rows = min(most_rows, MOST_ROWS)
+        raw.patience = patience
         first = 0
         for number, function in enumerate(functions[:MOST_FUNCTIONS]):
             variables = function.variables[: MOST_VARIABLES - first]
@@ -126,8 +137,13 @@ class RawRecording:
 
     @property
     def full(self) -> bool:
-        """Whether the launch ended because there was no room for what came next."""
+        """Whether the launch ended because there was no room for what came next, or because it was idle."""
         return bool(self._raw.full)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the launch ended because the block went on and on without an access to memory."""
+        return self._raw.full == IDLE
 
     @property
     def sites(self) -> list[tuple[str, int]]:

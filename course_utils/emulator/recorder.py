@@ -42,8 +42,10 @@ def record(
     block: its index in the grid, as blockIdx.x or as (x, y, z); launch: which one, counted from 0, where `call` makes
     several; limit: how many accesses of threads there may be at most. The warps of the block take turns, each with one
     request at a time; lanes that have parted meet again as soon as they can. The launch's outputs are those of a plain
-    one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The
-    sanitizer's findings in the same launch come with it, unless it runs out of time.
+    one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`); so is
+    a launch that computes for a twentieth of the time limit (`configure`) and comes to no step of the block and to no
+    other block. The sanitizer's findings in the same launch come with it, unless it runs out of time; a launch that has
+    failed it may run for a tenth.
 
     All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
     g++ is the compiler, but for pointers, references and what has 8 bytes; a variable is unknown until it is set. Not
@@ -52,7 +54,8 @@ def record(
     not report, is a step of nobody (warp -1) before the block reads it.
 
     Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
-    launches without `launch`, for none, and where the recording would be longer than the limit.
+    launches without `launch`, for none, and where the recording would be longer than the limit, or its warps take
+    100,000 turns without an access to memory.
     """
     if not callable(call):
         raise TypeError(f"call takes a function without arguments that makes a launch, got {type(call).__name__}")
@@ -109,10 +112,16 @@ def collect(
     place_of, places = _places(steps["place"], raw, lines, entries)
     if raw.full:
         last = sorted({places[number].line for number in place_of[-LAST_STEPS:].tolist() if number >= 0})
-        where = f", the last in line{'s' if len(last) > 1 else ''} {_listed(last)}" if last else ""
+        where = f"the last in line{'s' if len(last) > 1 else ''} {_listed(last)}" if last else ""
+        turns = steps["turn"].max(initial=0)
+        if raw.idle:
+            raise ValueError(
+                f"the recording of block {index} of {kernel}() has {len(steps):,} steps in {turns:,} turns of its warps"
+                f"{where and ', ' + where}, and in most of these no access to memory: does a loop there end?"
+            )
         raise ValueError(
             f"the recording of block {index} of {kernel}() is longer than {len(rows):,} accesses of threads, after "
-            f"{steps['turn'].max(initial=0):,} turns of its warps{where}: does a loop there end? Fewer keys, a smaller "
+            f"{turns:,} turns of its warps{where and ', ' + where}: does a loop there end? Fewer keys, a smaller "
             "head dimension, a smaller tile or another block make it shorter; limit= allows more"
         )
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)

@@ -9,6 +9,7 @@
 static const int nowhere = -1;
 static const unsigned most_calls = sizeof(emu_recording::calls) / sizeof(emu_call);
 static const unsigned patience = 1000;        // turns that a lane lets others of its warp go first
+static const uint32_t idle_turns = 100000;    // without an access to memory, of a block that does not end
 static const unsigned most_tries = 64;        // at a call, to see a struct that it returns go into memory,
 static const uint8_t goes_there = 255;        // which it has done there once
 static const size_t most_compared = 4 << 20;  // bytes of memory in which that is seen
@@ -53,7 +54,7 @@ struct Recorder {
     Tracer* tracer;
     emu_recording* recording;
     Lane lanes[1024];
-    uint32_t turn;
+    uint32_t turn, last_turn, last_rows;      // the last turn at whose beginning there were new rows, and how many there were
     uint32_t find_call[most_calls];           // open addressing: the number of a call
     int barrier_step[EMU_CLUSTER + 1];        // of the first thread at a barrier that is to open; nowhere: none
     char* shared;                             // shared memory, as the steps so far make it
@@ -107,12 +108,13 @@ void emu_start_recording(Recorder& r) {
         lane.depth = lane.passed_over = lane.written_count = lane.returned = 0;
     }
     r.recording->call_count = 1;
+    r.last_turn = r.turn, r.last_rows = r.recording->row_count;
     memset(r.shared, 0xff, (size_t)(b.shared_high - b.shared_low));
     for (int& step : r.barrier_step) step = nowhere;
 }
 
-[[noreturn]] static void give_up(Recorder& r) {
-    r.recording->full = 1;
+[[noreturn]] static void give_up(Recorder& r, emu_full why = EMU_FULL) {
+    r.recording->full = why;
     emu_end_worker(emu_record(r.tracer->block->launch, EMU_TRAP, nullptr, emu_site{}, "the recording is full"));
 }
 
@@ -524,6 +526,8 @@ bool emu_record_turn(Recorder& r) {
     for (unsigned warp = 0; warp < b.warp_count; warp++) any |= (groups[warp] = next_group(r, warp)) != 0;
     if (!any) return false;
     r.turn++;
+    if (r.last_rows != r.recording->row_count) r.last_rows = r.recording->row_count, r.last_turn = r.turn;
+    if (r.turn - r.last_turn > idle_turns) give_up(r, EMU_IDLE);
     for (unsigned warp = 0; warp < b.warp_count; warp++)
         for (uint32_t m = groups[warp]; m; m &= m - 1) {
             const emu_intent& deed = r.lanes[32 * warp + __builtin_ctz(m)].deed;

@@ -274,6 +274,7 @@ void emu_trace_start(Block& b) {
     const emu_dim3 grid = b.launch->grid;
     emu_watch(t, chosen(t, b.index.x + (uint64_t)grid.x * (b.index.y + (uint64_t)grid.y * b.index.z)));
     t.reading = false;
+    if (t.tracing->recording) __atomic_fetch_add(&t.tracing->recording->block_count, 1, __ATOMIC_RELAXED);
     b.recorder = t.watching ? t.recorder : nullptr;
     if (!t.watching) return;
     __atomic_fetch_add(&t.results->blocks_traced, 1, __ATOMIC_RELAXED);
