@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 import numpy as np
 
@@ -22,21 +22,7 @@ from course_utils.emulator.recorded import (
     RecordedVariable,
     row_counts,
 )
-from course_utils.emulator.statements import Statements, added_to, made_from, named, parts
-
-
-class _Followed:
-    """What need not be followed again: statements (thread, last and first step, place), changes of variables (thread,
-    variable, step), until before which step each of these was set again, rows that were read, and steps that join lanes
-    (with the place of the statement). `is_all`: whether each way was followed to its end."""
-
-    def __init__(self) -> None:
-        self.statements: set[tuple[int, int, int, int]] = set()
-        self.changes: set[tuple[int, int, int]] = set()
-        self.again: dict[tuple[int, int, int], int] = {}
-        self.rows: set[int] = set()
-        self.joined: set[tuple[int, int]] = set()
-        self.is_all = True
+from course_utils.emulator.statements import Statements, made_from, named, parts
 
 
 class Reads(list[Access]):
@@ -64,21 +50,34 @@ class Origins:
         self._op, self._array, self._width = (c[f"steps.{name}"] for name in ("op", "array", "width"))
         self._first, self._extra, self._place = (c[f"steps.{name}"] for name in ("first", "extra", "place"))
         self._offset = c["lanes.offset"]
-        self._ops, self._places = self._op.tolist(), self._place.tolist()
+        self.ops, self.places, self.warps, self.extra = (
+            c[f"steps.{name}"].tolist() for name in ("op", "place", "warp", "extra")
+        )
+        self._masks = c["steps.mask"].tolist()
+        self.threads = 32 * (max(self.warps, default=0) + 1)
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
-        split = [parts(variable) for variable in variables]
-        self.own_names, self.assigned = (
+        known = {name for one in (*variables, *left_out) for name in parts(one)}
+        self._unrecorded = [one for one in statements.unrecorded() if one.name not in known]
+        self._named = (*variables, *self._unrecorded)  # these have the numbers behind those of the variables
+        split = [parts(one) for one in self._named]
+        self._new, self._assigned, given = (
             [_with_any(split, words_at(place.file, place.line)) for place in places]
-            for words_at in (statements.new_at, statements.assigned_at)
+            for words_at in (statements.new_at, statements.assigned_at, statements.given_at)
         )
+        self._given = [[one for one in those if one < len(variables)] for those in given]
         self.names = named(places, variables, statements)
-        self.made_from = made_from(variables, statements)
-        self.added_to = added_to(variables, statements)
+        self.others = [[len(variables) + one for one in those] for those in named(places, self._unrecorded, statements)]
+        self.made_from = made_from(self._named, statements)
         self._statements, self._variables, self._left_out = statements, variables, left_out
+        self._outwards = [
+            frozenset(self.statement_of[one] for one in self._with_callers(n)) for n in range(len(places))
+        ]
+        self.names_set = [_set_of((*one, *why)) for one, why in zip(self.names, self.others, strict=True)]
+        self._made_set = [_set_of(one) for one in self.made_from]
         self._of_copies: dict[tuple[int, int], np.ndarray] = {}
-        self._that_assign: dict[int, dict[int, list[tuple[int, int]]]] = {}  # of each thread
-        self._around: dict[int, dict[int, int]] = {}  # of each place
+        self._made: dict[int, int] = {}  # of sets of variables
+        self._setting: dict[int, list[tuple[int, int]]] = {}  # of places
 
     # ---- what is looked up
 
@@ -107,14 +106,6 @@ class Origins:
         return threads[self._counts[steps] > 0]
 
     @cached_property
-    def _steps_of_thread(self) -> list[list[int]]:
-        """The steps of each thread, in order."""
-        steps, threads = self._lanes
-        order = np.argsort(threads, kind="stable")
-        bounds = np.searchsorted(threads[order], np.arange(threads.max(initial=-1) + 2))
-        return [steps[order[low:high]].tolist() for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
-
-    @cached_property
     def _written(self) -> tuple[int, np.ndarray, np.ndarray]:
         """Bytes of a unit; and for each unit of memory and each row that writes it, sorted: a key, and the row."""
         rows = np.flatnonzero(np.isin(self._op, WRITING)[self.step_of])
@@ -128,16 +119,33 @@ class Origins:
         return unit, keys[order], np.repeat(rows, counts)[order]
 
     @cached_property
-    def _changes(self) -> dict[tuple[int, int], list[int]]:
-        """The steps before which a thread's variable was new, by (thread, variable)."""
-        c = self._columns
-        found: dict[tuple[int, int], list[int]] = {}
-        columns = (c[f"changes.{name}"].tolist() for name in ("thread", "variable", "step"))
-        for thread, variable, step in zip(*columns, strict=True):
-            steps = found.setdefault((thread, variable), [])
-            if not steps or steps[-1] != step:
-                steps.append(step)
-        return found
+    def made_of(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of each row that reads: the rows that last wrote its bytes before, from a first to the next row's first; and
+        whether nobody had written some of them. Lanes of one atomic come one after the other, as their rows do."""
+        unit, keys, writes = self._written
+        end = len(self._offset)
+        written, numbers = np.unique(keys, return_inverse=True)
+        writers = np.concatenate([[-1], writes])
+        before = numbers * (end + 1) + writes  # ascending: within a unit, rows are in order
+        rows = np.flatnonzero(np.isin(self._op, READING)[self.step_of] & (self._width > 0)[self.step_of])
+        steps = self.step_of[rows]
+        offset = self._offset[rows].astype(np.int64)
+        counts = (offset + self._width[steps] - 1) // unit - offset // unit + 1
+        of = np.repeat(np.arange(len(rows)), counts)
+        within = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
+        wanted = self._array[steps].astype(np.int64)[of] << 40 | offset[of] // unit + within
+        number = np.searchsorted(written, wanted)
+        is_written = (
+            written[np.minimum(number, len(written) - 1)] == wanted if len(written) else np.zeros(len(of), bool)
+        )
+        last = np.searchsorted(before, number * (end + 1) + rows[of])
+        is_written &= last > np.searchsorted(before, number * (end + 1))
+        writer = np.where(is_written, writers[last], -1)
+        is_open = np.zeros(len(self._offset), bool)
+        is_open[rows[of[writer < 0]]] = True
+        is_new = np.concatenate([[True], (of[1:] != of[:-1]) | (writer[1:] != writer[:-1])])[: len(of)] & (writer >= 0)
+        first = np.searchsorted(rows[of[is_new]], np.arange(len(self._offset) + 1))
+        return first, writer[is_new], is_open
 
     # ---- what is not known
 
@@ -147,12 +155,12 @@ class Origins:
         behind a step that reads in a statement that names it, or is assigned to there, and what that is assigned to."""
         if not self._variables:
             return list(self._left_out)
-        everything = (*self._variables, *self._left_out)
+        everything = (*self._named, *self._left_out)
         around = self._places_that_read()
         found = {
             variable
             for variable, place in self._set_behind()
-            if any(one in around and variable in self.own_names[one] for one in self._with_callers(place))
+            if any(one in around and variable in self._new[one] for one in self._with_callers(place))
         }
         assigned = frozenset().union(*(self._statements.assigned_at(*self._all_places[one][:2]) for one in around))
         found |= {n for n in range(len(self._variables), len(everything)) if parts(everything[n]) & assigned}
@@ -165,7 +173,7 @@ class Origins:
         while count != len(found):
             count = len(found)
             found |= {n for n, those in enumerate(made) if found & those}
-        return [everything[n] for n in sorted(found)]
+        return [everything[n] for n in sorted(found) if everything[n] not in self._unrecorded]
 
     def _places_that_read(self) -> set[int]:
         """Those of the steps that bring a number into a register, with their callers."""
@@ -192,28 +200,38 @@ class Origins:
 
     @cached_property
     def is_made_of_lost(self) -> list[bool]:
-        """The same of the statements that may change each variable."""
-        first = len(self._variables)
-        made = made_from((*self._variables, *self._lost), self._statements)
+        """The same of the statements that may change each variable, or what is unrecorded."""
+        first = len(self._named)
+        made = made_from((*self._named, *self._lost), self._statements)
         return [any(one >= first for one in those) for those in made[:first]]
+
+    @property
+    def made(self) -> list[dict[str, object]]:
+        """Of each variable, and then of what is unrecorded: from which of both it may be made, `is_made_of_lost`."""
+        both = zip(self.made_from, self.is_made_of_lost, strict=True)
+        return [{"from": those, "lost": is_lost} for those, is_lost in both]
 
     def _with_callers(self, place: int) -> Iterator[int]:
         while place >= 0:
             yield place
             place = self._all_places[place].caller
 
+    @cached_property
+    def _step_behind(self) -> np.ndarray:
+        """For each change of a variable the step of its thread right before it; -1: there is none."""
+        steps, threads = self._lanes
+        end = len(self._op)
+        order = np.argsort(threads, kind="stable")
+        done = threads[order] * (end + 1) + steps[order]
+        step, thread = (self._columns[f"changes.{name}"].astype(np.int64) for name in ("step", "thread"))
+        last = order[np.searchsorted(done, thread * (end + 1) + step) - 1]
+        return np.where((threads[last] == thread) & (steps[last] < step), steps[last], -1)
+
     def _set_behind(self) -> set[tuple[int, int]]:
-        """Each variable that was new right behind a step of its warp, and the place of that step."""
-        c = self._columns
-        found: set[tuple[int, int]] = set()
-        warps = c["changes.thread"] // 32
-        for warp in np.unique(warps):
-            steps, mine = np.flatnonzero(c["steps.warp"] == warp), warps == warp
-            before = np.searchsorted(steps, c["changes.step"][mine]) - 1
-            places = self._place[steps[np.maximum(before, 0)]]
-            keys = (c["changes.variable"][mine].astype(np.int64) << 32 | places)[(before >= 0) & (places >= 0)]
-            found.update((key >> 32, key & 0xFFFFFFFF) for key in np.unique(keys).tolist())
-        return found
+        """Each variable that was new right behind a step of its thread, and the place of that step."""
+        places = np.where(self._step_behind < 0, -1, self._place[self._step_behind])
+        keys = np.unique((self._columns["changes.variable"].astype(np.int64) << 32 | places)[places >= 0])
+        return {(key >> 32, key & 0xFFFFFFFF) for key in keys.tolist()}
 
     def rows_of(self, step: int) -> range:
         """The rows of a step."""
@@ -221,6 +239,91 @@ class Origins:
 
     def _access(self, row: int) -> Access:
         return Access(int(self.step_of[row]), int(self.thread_of[row]), int(row))
+
+    # ---- what a way back asks
+
+    @cached_property
+    def first_set(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int]]]]:
+        """Thread and variable of what was set for the first time: by the step before which it was new, and by the step
+        of the thread right before that."""
+        step, thread, variable = (self._columns[f"changes.{name}"] for name in ("step", "thread", "variable"))
+        _, first = np.unique(thread.astype(np.int64) << 32 | variable, return_index=True)
+        found: tuple[dict[int, list[tuple[int, int]]], ...] = ({}, {})
+        columns = (column[first].tolist() for column in (thread, variable, step, self._step_behind))
+        for of, what, *steps in zip(*columns, strict=True):
+            for by_step, at in zip(found, steps, strict=True):
+                by_step.setdefault(at, []).append((of, 1 << what))
+        return found
+
+    @cached_property
+    def made_of_lost(self) -> int:
+        """The variables for which `is_made_of_lost` holds."""
+        return _set_of(np.flatnonzero(self.is_made_of_lost).tolist())
+
+    @cached_property
+    def ever_set(self) -> list[int]:
+        """The variables of each thread that are set at all, and all that is unrecorded."""
+        found = [_set_of(range(len(self._variables), len(self._named)))] * self.threads
+        for those in self.first_set[0].values():
+            for thread, variable in those:
+                found[thread] |= variable
+        return found
+
+    def lanes_of(self, step: int) -> list[int]:
+        """The lanes of a step."""
+        return list(_bits(self._masks[step]))
+
+    def reads(self, step: int, thread: int) -> Iterable[int]:
+        """The rows that a thread read in a step; of a product that ends, what the tensor core read for it."""
+        if self.ops[step] in READING:
+            if self._array[step] < 0 or not self._width[step]:  # outside of every array, or zeros
+                return []
+            return [int(self._first[step]) + (self._masks[step] & ((1 << thread % 32) - 1)).bit_count()]
+        begun = self.extra[step]
+        if self.ops[step] == END and self.ops[begun] == WGMMA:
+            return self.rows_of_copy(begun, COPY_READ).tolist()
+        return []
+
+    def is_within(self, place: int, around: int) -> bool:
+        """Whether a place is in a statement, or was called from there."""
+        return place >= 0 and self.statement_of[around] in self._outwards[place]
+
+    @cached_property
+    def sets(self) -> list[list[int]]:
+        """The variables that each place's statement may set to what is read there: it assigns to them, or gives them
+        to a function that may change them; or it names them, and they were new right behind it once."""
+        found = [{*those, *given} for those, given in zip(self._assigned, self._given, strict=True)]
+        for variable, place in self._set_behind():
+            around = next((one for one in self._with_callers(place) if variable in self._new[one]), -1)
+            if around >= 0:
+                found[around].add(variable)
+        return [sorted(those) for those in found]
+
+    def setting(self, place: int) -> list[tuple[int, int]]:
+        """A place and those from where it was called, and the variables that their statements set, but for those that
+        one further inside does."""
+        if place not in self._setting:
+            found, before = [], 0
+            for one in self._with_callers(place):
+                variables = _set_of(self.sets[one]) & ~before
+                before |= variables
+                if variables:
+                    found.append((one, variables))
+            self._setting[place] = found
+        return self._setting[place]
+
+    def made_set(self, variables: int) -> int:
+        """Those from which some variables may be made."""
+        if variables not in self._made:
+            self._made[variables] = reduce(or_, (self._made_set[one] for one in _bits(variables)), 0)
+        return self._made[variables]
+
+    def is_global(self, row: int) -> bool:
+        return self._arrays[self._array[self.step_of[row]]].space == "global"
+
+    def has_width(self, row: int) -> bool:
+        """Zeros that are written have none at their source."""
+        return bool(self._width[self.step_of[row]])
 
     # ---- questions
 
@@ -234,60 +337,21 @@ class Origins:
 
     def inputs(self, write: Access) -> Reads:
         """The reads from which a row was written."""
-        followed = _Followed()
-        return self._as_reads(self._inputs(write, followed), followed)
-
-    def _as_reads(self, rows: Iterable[int], followed: _Followed) -> Reads:
-        reads = Reads(self._access(row) for row in sorted(rows))
-        reads.is_all = followed.is_all
-        return reads
-
-    def _inputs(self, write: Access, followed: _Followed) -> list[int]:
-        """Their rows, but for those behind what has been followed before."""
-        if self._op[write.step] == COPY_WRITE:
-            return self._copied(write, followed)
-        place = int(self._place[write.step])
-        if write.thread < 0 or place < 0:
-            followed.is_all = False
-            return []
-        return self._follow(
-            write.thread, self._statement(write.thread, write.step, place, writes=True), place, followed
-        )
+        return self._reads_behind([write.row], through_memory=False)
 
     def first_reads(self, array: int, offset: int, step: int) -> Reads:
         """The reads from global memory of what the block had not written, from which a byte was made before a step."""
-        found: set[int] = set()
-        seen: set[int] = set()
-        followed = _Followed()
         first = self.writer(array, offset, step)
-        pending = [] if first is None else [first]
-        while pending:
-            write = pending.pop()
-            if write.row in seen:
-                continue
-            seen.add(write.row)
-            for row in self._inputs(write, followed):
-                read = int(self.step_of[row])
-                of, at = int(self._array[read]), int(self._offset[row])
-                writers = [self.writer(of, at + b, read) for b in range(0, int(self._width[read]), self._written[0])]
-                pending += [one for one in writers if one is not None]
-                if None in writers and self._arrays[of].space == "global":
-                    found.add(row)
-        return self._as_reads(found, followed)
+        return self._reads_behind([] if first is None else [first.row], through_memory=True)
 
-    def _copied(self, write: Access, followed: _Followed) -> list[int]:
-        """The source of a copied row: of the same lane of the cp.async; of a bulk copy, the row of the same number."""
-        begun = int(self._extra[write.step])
-        if self._op[begun] == COPY_READ:
-            return [row for row in self.rows_of(begun) if self.thread_of[row] == write.thread and self._width[begun]]
-        reads, writes = self._rows_of_copy(begun, COPY_READ), self._rows_of_copy(begun, COPY_WRITE)
-        if len(reads) != len(writes):
-            followed.is_all = False
-            return []
-        row = int(reads[np.searchsorted(writes, write.row)])
-        return [row] if self._width[self.step_of[row]] else []
+    def _reads_behind(self, rows: list[int], *, through_memory: bool) -> Reads:
+        way = _Way(self, through_memory=through_memory)
+        way.follow(rows)
+        reads = Reads(self._access(row) for row in sorted(way.found))
+        reads.is_all = way.is_all
+        return reads
 
-    def _rows_of_copy(self, begun: int, op: int) -> np.ndarray:
+    def rows_of_copy(self, begun: int, op: int) -> np.ndarray:
         """What the copy, or the product, that began in a step has read or written, in order: its rows, those of zeros
         among them, which have no width."""
         if (begun, op) not in self._of_copies:
@@ -295,130 +359,147 @@ class Origins:
             self._of_copies[begun, op] = np.array([row for step in steps for row in self.rows_of(step)], np.int64)
         return self._of_copies[begun, op]
 
-    # ---- statements
 
-    def _is_within(self, place: int, around: int) -> bool:
-        while place >= 0 and self.statement_of[place] != self.statement_of[around]:
-            place = self._all_places[place].caller
-        return place >= 0
+class _Way:
+    """The way back from rows that were written, the last step first: all that something was made from lies before it.
+    Of a thread's variables a set is a number with a bit for each."""
 
-    def _statement(self, thread: int, last: int, place: int, *, since: int = 0, writes: bool = False) -> list[int]:
-        """The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the
-        same place, or in what is called there, from the step `since` on. writes: of a write, back to the one before."""
-        mine, ops, places, statement_of = self._steps_of_thread[thread], self._ops, self._places, self.statement_of
-        found = []
-        for position in range(bisect.bisect_right(mine, last) - 1, -1, -1):
-            step = mine[position]
-            here = places[step]
-            if step < since or not self._is_within(here, place):
-                break
-            if writes and step != last and ops[step] in WRITING and statement_of[here] == statement_of[places[last]]:
-                break
-            found.append(step)
-        return found
+    def __init__(self, known: Origins, *, through_memory: bool) -> None:
+        """through_memory: on from what is read to who wrote it."""
+        self._known, self._through_memory = known, through_memory
+        self.found: set[int] = set()
+        self.is_all = True
+        self._read: set[int] = set()
+        self._written: dict[int, set[int]] = {}  # of steps, the rows from which the way is still to be followed
+        self._matter = [0] * known.threads  # the variables of each thread that something is made from
+        self._set = list(known.ever_set)  # those that were set before the step
+        # Of each thread the places whose statements it follows back, and whether only to the statement's write before.
+        self._within: list[dict[int, bool]] = [{} for _ in range(known.threads)]
 
-    def _follow(self, thread: int, steps: list[int], place: int, followed: _Followed) -> list[int]:
-        """The rows that were read in the steps of a statement, and behind the variables that it names."""
-        found: list[int] = []
-        pending: list[tuple[int, int, int]] = []  # thread, variable, until before which step it was changed
+    def follow(self, rows: list[int]) -> None:
+        """From these rows, which were written."""
+        for row in rows:
+            self._written.setdefault(int(self._known.step_of[row]), set()).add(row)
+        for step in range(max(self._written, default=-1), -1, -1):
+            self._step(step)
+            new, behind = self._known.first_set
+            for thread, variables in new.get(step, ()):
+                self._set[thread] &= ~variables
+            for thread, variables in behind.get(step, ()):
+                self._matter[thread] &= ~variables
 
-        def take(thread: int, steps: list[int], place: int) -> None:
-            if not steps or (thread, steps[0], steps[-1], place) in followed.statements:
-                return
-            followed.statements.add((thread, steps[0], steps[-1], place))
-            followed.is_all &= not self.is_lost[place]
-            new = {row for step in steps for row in self._reads(step, thread)} - followed.rows
-            followed.rows |= new
-            found.extend(new)
-            pending.extend((thread, variable, steps[-1]) for variable in self.names[place])
-            for step in steps:
-                if self._ops[step] in JOINING and (step, place) not in followed.joined:
-                    followed.joined.add((step, place))
-                    for other in self._threads_of(step):
-                        take(other, self._statement(other, step, place, since=steps[-1]), place)
+    def _step(self, step: int) -> None:
+        if self._known.warps[step] >= 0:
+            self._part_of_statements(step)
+        while rows := self._written.pop(step, None):  # a lane of an atomic reads what another one has written in it
+            for row in rows:
+                self._begin(step, row)
 
-        take(thread, steps, place)
-        while pending:
-            of, variable, until = pending.pop()
-            changes = self._changes.get((of, variable), [])
-            at = bisect.bisect_right(changes, until)
-            new = changes[at - 1] if at else -1
-            if not at:
-                continue
-            since = followed.again.get((of, variable, new), new)
-            if until > since:
-                followed.again[of, variable, new] = until
-                # what was added behind its last change may have been too small to change it
-                pending.extend((of, other, until) for other in self.added_to[variable])
-                for steps, around in self._set_again(of, variable, since, until):
-                    take(of, steps, around)
-            if (of, variable, new) in followed.changes:
-                continue
-            followed.changes.add((of, variable, new))
-            followed.is_all &= not self.is_made_of_lost[variable]
-            before = changes[at - 2] if at > 1 else 0
-            pending.extend((of, other, new if other != variable else new - 1) for other in self.made_from[variable])
-            mine = self._steps_of_thread[of]
-            position = bisect.bisect_left(mine, new)
-            last = mine[position - 1] if position else -1
-            around = self._naming(self._places[last], variable) if position and last >= before else -1
-            if around >= 0:
-                take(of, self._statement(of, last, around, since=before), around)
-                pending.append((of, variable, new - 1))
-        return found
+    def _begin(self, step: int, row: int) -> None:
+        """A row that was written, and is followed from here."""
+        known, place = self._known, self._known.places[step]
+        if known.ops[step] == COPY_WRITE:
+            self._copied(step, row)
+        elif known.warps[step] < 0 or place < 0:
+            self.is_all = False
+        else:
+            thread = int(known.thread_of[row])
+            self._within[thread].setdefault(place, True)
+            self._take(step, thread, {place})
 
-    def _set_again(self, thread: int, variable: int, since: int, until: int) -> Iterator[tuple[list[int], int]]:
-        """The statements, the last first, in which a thread may have set a variable to the number that it had already,
-        which is no change: by their text they assign to it, and they read. Steps, and place, of each."""
-        steps = self._steps_that_assign(thread).get(variable, [])
-        low, high = (bisect.bisect_left(steps, (step, -1)) for step in (since, until))
-        first = until
-        for step, around in reversed(steps[low:high]):
-            if step < first:
-                found = self._statement(thread, step, around, since=since)
-                first = found[-1]
-                yield found, around
+    def _part_of_statements(self, step: int) -> None:
+        """A step of a warp, as far as it is part of statements that are followed."""
+        known = self._known
+        first = 32 * known.warps[step]
+        lanes = known.lanes_of(step)
+        taken: dict[int, set[int]] = {}
+        for lane in lanes:
+            thread = first + lane
+            if self._matter[thread] or self._within[thread]:
+                taken[lane] = self._taken(step, thread)
+        if known.ops[step] in JOINING and any(taken.values()):
+            together = set().union(*taken.values())
+            taken = dict.fromkeys(lanes, together)
+            for lane in lanes:
+                self._within[first + lane] |= dict.fromkeys(together, False)
+        for lane, places in taken.items():
+            if places:
+                self._take(step, first + lane, places)
 
-    def _steps_that_assign(self, thread: int) -> dict[int, list[tuple[int, int]]]:
-        """Of each variable the steps of a thread in which a statement that assigns to it brings a number into a
-        register, in order, each with the innermost place of such a statement."""
-        if thread not in self._that_assign:
-            found: dict[int, list[tuple[int, int]]] = {}
-            for step in self._steps_of_thread[thread]:
-                if self._brings[step]:
-                    for variable, around in self._assigned_around(self._places[step]).items():
-                        found.setdefault(variable, []).append((step, around))
-            self._that_assign[thread] = found
-        return self._that_assign[thread]
+    def _taken(self, step: int, thread: int) -> set[int]:
+        """The places whose statements a step of a thread is part of, of those that are followed."""
+        known, place = self._known, self._known.places[step]
+        within, matter = self._within[thread], self._matter[thread]
+        for around, writes in list(within.items()):
+            is_before = writes and known.ops[step] in WRITING
+            if not known.is_within(place, around) or (
+                is_before and known.statement_of[place] == known.statement_of[around]
+            ):
+                del within[around]
+        within |= {around: False for around, variables in known.setting(place) if variables & matter}
+        return set(within)
 
-    def _assigned_around(self, place: int) -> dict[int, int]:
-        """The variables that the statement of a place assigns to, or of those from where it was called: the innermost
-        for each."""
-        if place not in self._around:
-            outwards = [*self._with_callers(place)]
-            self._around[place] = {variable: one for one in reversed(outwards) for variable in self.assigned[one]}
-        return self._around[place]
+    def _take(self, step: int, thread: int, places: set[int]) -> None:
+        """What the thread reads in a step, and the variables that statements name of which it is part."""
+        known = self._known
+        for row in known.reads(step, thread):
+            self._from(int(row))
+        for place in places:
+            self.is_all &= not known.is_lost[place]
+            self._ask(thread, known.names_set[place])
 
-    def _naming(self, place: int, variable: int) -> int:
-        """The innermost of a place and those from which it was called whose statement names a variable; -1: none."""
-        while place >= 0 and variable not in self.own_names[place]:
-            place = self._all_places[place].caller
-        return place
+    def _ask(self, thread: int, variables: int) -> None:
+        """The thread's variables before this step, and all those from which they may be made: also what is set to the
+        number that it has already, which is no change, is made from something."""
+        known = self._known
+        new = variables & self._set[thread] & ~self._matter[thread]
+        while new:
+            self._matter[thread] |= new
+            self.is_all &= not new & known.made_of_lost
+            new = known.made_set(new) & self._set[thread] & ~self._matter[thread]
 
-    def _reads(self, step: int, thread: int) -> Iterable[int]:
-        """The rows that a thread read in a step; of a product that ends, what the tensor core read for it."""
-        if self._ops[step] in READING:
-            lanes = int(self._columns["steps.mask"][step])
-            before = bin(lanes & ((1 << thread % 32) - 1)).count("1")
-            return [int(self._first[step]) + before] if lanes >> thread % 32 & 1 else []
-        begun = int(self._extra[step])
-        if self._ops[step] == END and self._ops[begun] == WGMMA:
-            return self._rows_of_copy(begun, COPY_READ).tolist()
-        return []
+    def _from(self, row: int) -> None:
+        """A row that was read, and who wrote it."""
+        if row in self._read:
+            return
+        self._read.add(row)
+        if not self._through_memory:
+            self.found.add(row)
+            return
+        known = self._known
+        first, writers, is_open = known.made_of
+        for writer in writers[first[row] : first[row + 1]].tolist():
+            self._written.setdefault(int(known.step_of[writer]), set()).add(writer)
+        if is_open[row] and known.is_global(row):
+            self.found.add(row)
 
-    def _threads_of(self, step: int) -> list[int]:
-        mask, warp = (int(self._columns[f"steps.{name}"][step]) for name in ("mask", "warp"))
-        return [32 * warp + lane for lane in range(32) if mask >> lane & 1]
+    def _copied(self, step: int, row: int) -> None:
+        """The source of a copied row: of the same lane of the cp.async; of a bulk copy, the row of the same number."""
+        known = self._known
+        begun = known.extra[step]
+        if known.ops[begun] == COPY_READ:
+            thread = known.thread_of[row]
+            sources = [one for one in known.rows_of(begun) if known.thread_of[one] == thread]
+        else:
+            reads, writes = known.rows_of_copy(begun, COPY_READ), known.rows_of_copy(begun, COPY_WRITE)
+            is_known = len(reads) == len(writes)
+            self.is_all &= is_known
+            sources = [int(reads[np.searchsorted(writes, row)])] if is_known else []
+        for source in sources:
+            if known.has_width(source):
+                self._from(source)
+
+
+def _bits(numbers: int) -> Iterator[int]:
+    """The numbers of which a set has the bits."""
+    while numbers:
+        yield (numbers & -numbers).bit_length() - 1
+        numbers &= numbers - 1
+
+
+def _set_of(numbers: Iterable[int]) -> int:
+    """The same the other way."""
+    return reduce(or_, (1 << number for number in numbers), 0)
 
 
 def _with_any(names: Sequence[set[str]], words: frozenset[str]) -> list[int]:

@@ -107,20 +107,13 @@ class Recording:
             "ops": OPS,
             "arrays": [asdict(array) for array in self.arrays],
             "names": self._origins.names,
-            "own": self._origins.own_names,
-            "assigned": self._origins.assigned,
+            "sets": self._origins.sets,
             "statements": self._origins.statement_of,
             "lost": self._origins.is_lost,
             "variables": [
-                asdict(variable) | {"from": made_from, "added": added_to, "lost": is_lost}
-                for variable, made_from, added_to, is_lost in zip(
-                    self.variables,
-                    self._origins.made_from,
-                    self._origins.added_to,
-                    self._origins.is_made_of_lost,
-                    strict=True,
-                )
+                asdict(variable) | made for variable, made in zip(self.variables, self._origins.made, strict=False)
             ],
+            "unrecorded": {"at": self._origins.others, "made": self._origins.made[len(self.variables) :]},
             "findings": [asdict(finding) for finding in self.findings],
             "failure": self.failure,
             "columns": columns,
@@ -148,15 +141,15 @@ class Recording:
 
     def inputs(self, step: int, thread: int) -> Reads:
         """What a thread's write in `step` was made from: the reads of the same statement, and those behind the local
-        variables that it names, back to where each was last changed. Of a copy, what it copied.
+        variables that it names, the conditions on which it is executed, and all from which these may be made. Of a
+        copy, what it copied.
 
         Statements are known by their lines, and variables by their names there, so that this is rather too much than
-        too little: all elements of an array are taken, and all lanes that a shuffle or a product joins. What comes by
-        way of registers that the recording leaves out (`left_out`) is not among them: `is_all` of the answer, which is
-        a list, is False then, and where it is not known how a write was made. Missed without a word is what a name does
-        not show: a variable that is changed through a pointer in a function that knows it by another name; and one
-        that is set to the number that it has already, where the statement that does so reads no memory and is no sum of
-        what it was before.
+        too little: all elements of an array are taken, and all lanes that a shuffle or a product joins, and of a
+        variable all that it held before. What comes by way of registers that the recording leaves out (`left_out`) is
+        not among them: `is_all` of the answer, which is a list, is False then, and where it is not known how a write
+        was made. Missed without a word is what names do not show, such as what stands in a macro alone. A write that
+        was not done comes from nothing.
         """
         return self._origins.inputs(self._access_of(step, thread))
 

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from course_utils.emulator.conditions import HEAD, WORD, Conditions, closing
 from course_utils.emulator.recorded import RecordedPlace, RecordedVariable
 from course_utils.toolchain.source import blank_comments
 
-WORD = re.compile(r"[A-Za-z_]\w*")
+POINTER = re.compile(r"[*&]\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\s*=(?!=)")
+REFERS = re.compile(r"[*&]\s*([A-Za-z_]\w*)\s*=(?!=)\s*([A-Za-z_]\w*)")
+RANGE = re.compile(r"\bfor\s*\([^;()?]*&\s*([A-Za-z_]\w*)\s*:\s*([A-Za-z_]\w*)")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
+DEFINED = re.compile(r"\b([A-Za-z_]\w*)\s*\(([^;{}]*)\)\s*(?:const\s*)?\{")
+CHANGING = re.compile(
+    r"^(?!.*\bconst\b[^*&]*[*&]).*[*&]", re.DOTALL
+)  # a parameter through which an argument is changed
 INDEX = re.compile(r"\[[^\[\]=]*\]")
 LIST = re.compile(r"(?:=|\breturn)\s*$")
+LAMBDA = re.compile(r"\b([A-Za-z_]\w*)\s*=\s*\[[^\[\]]*\]")
 HEADS = frozenset({"for", "if", "while", "switch"})
-HEAD = re.compile(r"\b(?:for|if(?:\s+constexpr)?|while|switch)\s*\(")
-NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*=(?!=))")
+NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|,|$))")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
-ADDING = re.compile(r"(?:<<|>>|[-+*/%&|^])=(?!=)")
 
 
 class Assignment(NamedTuple):
-    """A part of a statement: the names that it may change, and all those from which they may be made. Where it calls
-    without assigning, the two are the same."""
+    """A part of a statement: the names that it may change, and all those from which they may be made, conditions among
+    them. calls: it calls a function, and assigns nothing."""
 
     changed: frozenset[str]
     words: frozenset[str]
-    adds: bool = False  # it makes a variable from what that held before, as a sum is made
+    calls: bool = False
 
 
 class Statement(NamedTuple):
-    """From its first to its last line: the names in it, what it may change, the names that are called, and the pairs
-    (pointer, what it points to) of its assignments. is_whole: it has other statements within."""
+    """From its first to its last line: the names in it, what it may change, the names that are called, the pairs
+    (pointer, what it points to) of its assignments, (function, name in it) within a function that is a value, the
+    pointers and references that it declares, (function, number of the argument, name in that) of its calls, and on
+    which conditions it is executed. is_whole: it has other statements within."""
 
     first: int
     last: int
@@ -40,6 +48,10 @@ class Statement(NamedTuple):
     parts: tuple[Assignment, ...]
     called: frozenset[str]
     points: frozenset[tuple[str, str]]
+    captured: frozenset[tuple[str, str]]
+    pointers: frozenset[str]
+    given: frozenset[tuple[str, int, str]]
+    conditions: frozenset[str]
     is_whole: bool
 
     @property
@@ -48,23 +60,44 @@ class Statement(NamedTuple):
 
     @property
     def assignments(self) -> list[Assignment]:
-        """Those of its parts that assign to one name what has others."""
-        return [] if self.is_whole else [part for part in self.parts if part.changed != part.words]
+        """Those of its parts that assign to a name, or make a condition."""
+        return [] if self.is_whole else [part for part in self.parts if not part.calls]
 
 
 class Statements:
     """The statements of a kernel's files."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self._of_file = {file: list(_statements(text)) for file, text in sources.items()}
+        self._of_file = {
+            file: list(_statements(text, f"{number}")) for number, (file, text) in enumerate(sources.items())
+        }
         self._all = [statement for statements in self._of_file.values() for statement in statements]
-        self._behind: dict[str, frozenset[str]] = {}  # of a pointer's name those of what it may point to
-        for pointer, name in (pair for one in self._all for pair in one.points):
-            self._behind[pointer] = self._behind.get(pointer, frozenset()) | {name}
+        self._changing = {pair for text in sources.values() for pair in _changing(blank_comments(text))}
+        # of the name of a pointer or a reference those of what it may point to, and of functions that are values
+        self._behind = _grouped(pair for one in self._all for pair in (*one.points, *one.captured))
+        points = _grouped(pair for one in self._all for pair in one.points)
+        self._parts = [  # a part, with what it may change by way of pointers
+            part._replace(changed=part.changed.union(*(points[name] for name in part.changed if name in points)))
+            for one in self._all
+            for part in one.parts
+        ]
 
     def _with_pointed(self, words: frozenset[str]) -> frozenset[str]:
-        """Names, and those of what they point to: a pointer itself is no variable that is recorded."""
+        """Names, and those of what they point to, or of what a function that they are the name of takes from around it:
+        pointers and functions themselves are no variables that are recorded."""
         return words.union(*(self._behind[word] for word in words if word in self._behind))
+
+    def unrecorded(self) -> list[RecordedVariable]:
+        """What numbers may come by and no recording has, as if it were variables: conditions on which something is
+        executed, and pointers."""
+        made = (name for one in self._all for part in one.parts for name in part.changed if name.startswith("#"))
+        pointers = (name for one in self._all for name in sorted(one.pointers))
+        return [RecordedVariable("", name, "", 1, ()) for name in dict.fromkeys((*made, *pointers))]
+
+    def conditions_at(self, file: str, line: int) -> frozenset[str]:
+        """The conditions on which the statements that a line is part of are executed."""
+        here = (one.conditions for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+        return frozenset().union(*here)
 
     def words_at(self, file: str, line: int) -> frozenset[str]:
         """The names in the statements that a line is part of."""
@@ -83,6 +116,11 @@ class Statements:
         here = (one for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
         return self._with_pointed(frozenset().union(*(part.changed for one in here for part in one.assignments)))
 
+    def given_at(self, file: str, line: int) -> frozenset[str]:
+        """The names in what the statements that a line is part of give to functions which may change it."""
+        here = (one.given for one in self._of_file.get(file, ()) if one.first <= line <= one.last and not one.is_whole)
+        return frozenset(word for given in here for *what, word in given if tuple(what) in self._changing)
+
     def words_assigned(self, names: set[str]) -> frozenset[str]:
         """The names in the statements that assign to one of these names."""
         here = (part.words for one in self._all for part in one.assignments if names & part.changed)
@@ -96,25 +134,30 @@ class Statements:
 
     def words_with(self, names: set[str]) -> frozenset[str]:
         """The names from which statements may make a variable of one of these names."""
-        here = (part.words for one in self._all for part in one.parts if names & part.changed)
-        return self._with_pointed(frozenset().union(*here))
-
-    def words_added(self, names: set[str]) -> frozenset[str]:
-        """The names from which statements make one of these names anew, and from what it was before."""
-        here = (part.words for one in self._all for part in one.assignments if part.adds and names & part.changed)
+        here = (part.words for part in self._parts if names & part.changed)
         return self._with_pointed(frozenset().union(*here))
 
     def words_of_calls(self, function: str) -> frozenset[str]:
-        """The names in the statements that call a function."""
+        """The names in the statements that call a function, and their conditions."""
         name = function.split("<")[0]
-        return self._with_pointed(frozenset().union(*(one.words for one in self._all if name in one.called)))
+        here = (one.words | one.conditions for one in self._all if name in one.called)
+        return self._with_pointed(frozenset().union(*here))
 
 
-def _statements(text: str) -> Iterator[Statement]:
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    """By the first of each pair the second ones."""
+    found: dict[str, frozenset[str]] = {}
+    for first, second in pairs:
+        found[first] = found.get(first, frozenset()) | {second}
+    return found
+
+
+def _statements(text: str, file: str) -> Iterator[Statement]:
     """What lies between semicolons and braces; the head of a loop is one, and a list of values in braces is a part. A
     call with a function in braces among its arguments is one as a whole, too."""
-    plain = blank_comments(text)
+    plain, conditions = blank_comments(text), Conditions(file)
     start, depth, lists, is_whole = 0, 0, 0, False
+    functions = [""]  # of each open brace the name that has the function around it for a value, if one has
     around: list[tuple[int, int]] = []  # of each open brace: where the statement that it is part of begins, if it is
     for match in re.finditer(r"[;{}()]|^[ \t]*#.*$", plain, flags=re.MULTILINE):
         mark = match[0]
@@ -129,20 +172,62 @@ def _statements(text: str) -> Iterator[Statement]:
             begin = start + len(own) - len(own.lstrip())
             first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
             words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
-            points = frozenset(POINTS.findall(own))
-            yield Statement(first, last, words, tuple(_parts(own)), called, points, is_whole)
+            points = frozenset(pair for refers in (POINTS, REFERS, RANGE) for pair in refers.findall(own))
+            pointers = frozenset(POINTER.findall(own))
+            captured = frozenset((functions[-1], word) for word in words if functions[-1])
+            within, made = conditions.of(own.strip(), begin, opens=mark == "{")
+            all_parts = [one._replace(words=one.words | within) for one in _parts(own)]
+            all_parts += [Assignment(frozenset({name}), why) for name, why in made]
+            yield Statement(
+                first, last, words, tuple(all_parts), called, points, captured, pointers, _given(own), within, is_whole
+            )
+        elif mark == "{":
+            conditions.open()
+        if mark == "}":
+            conditions.close()
         if mark == "{":
             around.append((start, depth))
+            functions.append(function[1] if (function := LAMBDA.search(own)) else functions[-1])
+        elif mark == "}" and len(functions) > 1:
+            functions.pop()
         outer = around.pop() if mark == "}" and around else (0, 0)
         is_whole = outer[1] > 0
         start, depth = outer if is_whole else (match.end(), 0)
+
+
+def _changing(text: str) -> Iterator[tuple[str, int]]:
+    """The functions that a text defines, each with the numbers of the arguments that it may change."""
+    for function, parameters in DEFINED.findall(text):
+        if function not in HEADS:
+            yield from ((function, n) for n, one in enumerate(_listed(parameters)) if CHANGING.match(one.strip()))
+
+
+def _given(text: str) -> frozenset[tuple[str, int, str]]:
+    """Of the calls in a statement function, number of the argument, and the names in that, but for indices."""
+    found = set()
+    for call in CALLED.finditer(text):
+        for n, argument in enumerate(_listed(text[call.end() : closing(text, call.end() - 1)])):
+            found |= {(call[1], n, word) for word in WORD.findall(INDEX.sub("", argument))}
+    return frozenset(found)
+
+
+def _listed(text: str) -> list[str]:
+    """What commas part that are in no brackets; without the arguments of templates."""
+    found, depth = [""], 0
+    for mark in re.sub(r"<[\w\s,:]*>", "", text):
+        depth += (mark in "([{") - (mark in ")]}")
+        if mark == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += mark
+    return found
 
 
 def _parts(text: str) -> Iterator[Assignment]:
     """Of a loop or a condition its head, which knows nothing of what it repeats, and the rest, which depends on the
     head. Of a declaration each variable; one without a value changes nothing."""
     if head := HEAD.search(text):
-        end = _closing(text, head.end() - 1)
+        end = closing(text, head.end() - 1)
         inner, rest = text[head.end() : end], text[: head.start()] + text[end + 1 :]
         words = frozenset(WORD.findall(inner))
         for part in inner.split(";"):
@@ -154,13 +239,11 @@ def _parts(text: str) -> Iterator[Assignment]:
     for part in _declared(text):
         if "(" not in part and not ASSIGNED.search(part):
             continue
-        changed, words = _changed(part), WORD.findall(part)
-        adds = bool(ADDING.search(part)) or any(words.count(name) > 1 for name in changed)
-        yield Assignment(changed, frozenset(words), adds)
+        yield Assignment(_changed(part), frozenset(WORD.findall(part)), not ASSIGNED.search(part))
 
 
 def _declared(text: str) -> Iterator[str]:
-    """A text, cut at each comma behind which a name is given its first value; but for those in brackets."""
+    """A text, cut at each comma, but for those in brackets, behind which a name is declared or given a value."""
     start = 0
     for comma in NEXT.finditer(text):
         before = text[: comma.start()]
@@ -182,16 +265,6 @@ def _changed(text: str) -> frozenset[str]:
     return frozenset(WORD.findall(before))
 
 
-def _closing(text: str, opening: int) -> int:
-    """Where the parenthesis that opens there is closed, or the end of the text."""
-    depth = 0
-    for at in range(opening, len(text)):
-        depth += (text[at] == "(") - (text[at] == ")")
-        if depth == 0:
-            return at
-    return len(text)
-
-
 def parts(variable: RecordedVariable) -> set[str]:
     """By which a statement may name a variable: of a member, also the struct, and inside of it the member alone."""
     names = variable.name.split(".")
@@ -201,12 +274,14 @@ def parts(variable: RecordedVariable) -> set[str]:
 def named(
     places: Sequence[RecordedPlace], variables: Sequence[RecordedVariable], statements: Statements
 ) -> list[list[int]]:
-    """For each place the variables that its statement names, or one of those from which its function was called."""
+    """For each place the variables that its statement names, or one of those from which its function was called, and
+    the conditions on which these are executed."""
     found: list[list[int]] = []
     words_of: list[frozenset[str]] = []
     for place in places:  # a caller comes before its calls
         around = words_of[place.caller] if place.caller >= 0 else frozenset()
-        words_of.append(statements.words_at(place.file, place.line) | around)
+        here = place.file, place.line
+        words_of.append(statements.words_at(*here) | statements.conditions_at(*here) | around)
         found.append([i for i, variable in enumerate(variables) if parts(variable) & words_of[-1]])
     return found
 
@@ -218,13 +293,4 @@ def made_from(variables: Sequence[RecordedVariable], statements: Statements) -> 
     for variable in variables:
         words = statements.words_with(parts(variable)) | statements.words_of_calls(variable.function)
         found.append([i for i, other in enumerate(variables) if parts(other) & words])
-    return found
-
-
-def added_to(variables: Sequence[RecordedVariable], statements: Statements) -> list[list[int]]:
-    """For each variable the others that are added to it."""
-    found = []
-    for n, variable in enumerate(variables):
-        words = statements.words_added(parts(variable))
-        found.append([i for i, other in enumerate(variables) if i != n and parts(other) & words])
     return found

@@ -21,7 +21,7 @@ from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.operators import flash_attention_v2
 from tests.helpers.all_of import all_of
-from tests.helpers.recorded import WITH_NUMBER
+from tests.helpers.recorded import ADDED, WITH_NUMBER
 
 TINY = r"""extern "C" __global__ void tiny(const float* x, float* y) {
     __shared__ float s[64];
@@ -225,6 +225,137 @@ def test_a_sum_comes_from_what_was_too_small_to_change_it_too():
     x, y = torch.tensor([1.0, 1e-20]), torch.zeros(1)
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
     assert [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)] == [0, 4]
+
+
+# Of what is read in turn, nothing changes what is written in the end.
+UNCHANGED = {
+    "a running maximum": ("float m = 0;", "m = fmaxf(m, s);", "m"),
+    "a maximum by a condition": ("float m = 0;", "if (s > m) m = s;", "m"),
+    "the same bits": ("float best = -1;", "best = s;", "best"),
+    "a flag": ("bool flag = false;", "flag = s > 5;", "flag"),
+    "a count": ("int count = 0;", "if (s > 5) count++;", "count"),
+    "what a condition leaves": ("int last = 7;", "if (s > 5) { last = n; }", "last"),
+    "what the other case leaves": ("int last = 7;", "if (s < 5) {} else { last = n; }", "last"),
+    "a count up to a break": ("int count = 0;", "if (s > 5) break; count++;", "count"),
+    "a count but for some": ("int count = 0;", "if (s < 5) { continue; } count++;", "count"),
+    "a case": ("int last = 7;", "switch (s > 5) { case 1: last = n; }", "last"),
+    "a pointer": ("float m = 0, *const of = &m;", "if (s > *of) *of = s;", "m"),
+    "a function that is a value": ("float m = 0; auto add = [&](float s) { m += 0 * s; };", "add(s);", "m"),
+    "a sum scaled by 1": ("float m = 4, sum = 1;", "const float f = expf(m - fmaxf(m, s)); sum *= f;", "sum"),
+}
+
+
+@WITH_VARIABLES
+@all_of("what", UNCHANGED)
+def test_what_leaves_a_number_as_it_was_is_among_its_origins(what):
+    before, statement, result = UNCHANGED[what]
+    code = f"""extern "C" __global__ void k(const float* x, float* y) {{
+    {before}
+    for (int n = 0; n < 3; n++) {{
+        const float s = x[n];
+        __syncwarp();
+        {statement}
+    }}
+    y[0] = {result};
+}}"""
+    x, y = torch.full((3,), -1.0), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    origins = recording.origins("y", 0)
+    assert [int(recording.columns["lanes.offset"][one.row]) for one in origins] == [0, 4, 8] and origins.is_all
+
+
+@WITH_VARIABLES
+def test_a_write_comes_from_the_conditions_around_it_and_from_what_a_pointer_is_made_from():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    const float s = x[0], t = x[2];
+    int n = 0;
+    if (x[1] > -5) {
+        y[0] = 1;
+    }
+    if (s > -5) {
+        if (t > -5)
+        {
+            y[1] = 2;
+        }
+    }
+    do {
+        n++;
+        y[2] = 3;
+    } while (x[3] > 5);
+    y[3] = 4;
+    for (int i = 0; i < (x[4] > -5 ? 2 : 1); i++) {
+        y[4] = i;
+    }
+    const float* p = x[5] > 5 ? x + 6 : x + 7;
+    y[5] = *p;
+}"""
+    x, y = torch.zeros(8), torch.zeros(6)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    rows = [[one.row for one in recording.origins("y", 4 * n)] for n in range(6)]
+    found = [np.unique(recording.columns["lanes.offset"][of] // 4).tolist() for of in rows]
+    assert found == [[1], [0, 2], [], [], [4], [5, 7]]
+
+
+@WITH_VARIABLES
+def test_what_a_function_leaves_as_it_was_by_another_name_is_among_its_origins():
+    code = r"""
+template <int N>
+__device__ void keep_most(float (&most)[N], const float* from, int n) {
+    for (int i = 0; i < N; i++) most[i] = fmaxf(most[i], from[n + i]);
+}
+extern "C" __global__ void k(const float* x, float* y) {
+    float kept[2] = {0, 0};
+    keep_most(kept, x, 0);
+    keep_most<2>(kept, x, 2);
+    y[0] = kept[0];
+}"""
+    x, y = torch.full((4,), -1.0), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    offsets = [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)]
+    assert offsets == [0, 4, 8, 12]
+
+
+@WITH_VARIABLES
+def test_elements_that_a_loop_sets_by_reference_come_from_what_it_reads():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float v[3];
+    int n = 0;
+    for (float& e : v) e = x[n++];
+    y[0] = v[0];
+}"""
+    x, y = torch.ones(3), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    assert [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)] == [0, 4, 8]
+
+
+@WITH_VARIABLES
+def test_what_all_lanes_add_to_one_number_is_among_its_origins():
+    x, y = torch.ones(64), torch.zeros(32)
+    recording = record(lambda: RawModule(code=ADDED).get_function("k")((1,), (64,), (x, y)))
+    assert y[0] == 64 and y[5] == 5
+    found = [recording.origins("y", 4 * n) for n in (0, 5)]
+    names = [array.name for array in recording.arrays]
+    of = [[(names[recording.columns["steps.array"][one.step]], one.thread) for one in origins] for origins in found]
+    assert [sorted(one) for one in of] == [[*(("x", n) for n in range(count)), ("y", 0)] for count in (64, 6)]
+    assert all(origins.is_all for origins in found)
+
+
+@WITH_VARIABLES
+def test_zeros_that_a_copy_writes_come_from_nothing():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float4 s[2];
+    unsigned to = __cvta_generic_to_shared(s), last = to + 32;
+    for (; to < last; to += 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, 0;" :: "r"(to), "l"(x) : "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    y[0] = last - to + s[1].x;
+}"""
+    x, y = torch.ones(4), torch.ones(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    write = recording.writer("y", 0)
+    (read,) = recording.inputs(write.step, write.thread)
+    assert y[0] == 0 and recording.arrays[recording.columns["steps.array"][read.step]].name == "s"
+    assert recording.origins("y", 0) == []
 
 
 @WITH_VARIABLES
@@ -580,6 +711,9 @@ def test_a_block_of_chapter_03_is_small_and_recorded_at_once(head_dim):
     recording = record(lambda: flash_attention_v2(query, key, value))
     assert time.perf_counter() - before < 10
     assert len(recording.packed()[1]) < 8e6 and len(recording.columns["changes.step"]) > 100_000
+    before = time.process_time()
+    assert recording.origins("O", 0)
+    assert time.process_time() - before < 3
 
 
 @pytest.mark.exhaustive("the same of a smaller kernel of the chapter")

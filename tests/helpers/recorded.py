@@ -32,6 +32,13 @@ __device__ void with_number(const float* from, F f) {
 """
 
 
+# Lanes of one step change one number, one after the other.
+ADDED = r"""extern "C" __global__ void k(const float* x, float* y) {
+    const float before = atomicAdd(y, x[threadIdx.x]);
+    if (threadIdx.x == 5) y[5] = before;
+}"""
+
+
 @dataclass
 class Tape:
     """Writes a recording step by step, as the emulator's recorder does."""
@@ -80,7 +87,7 @@ class Tape:
         for n, name in enumerate(("step", "thread", "variable", "element", "word")):
             kind = "uint32" if name == "word" else "int32"
             columns.append((f"changes.{name}", kind, [one[n] for one in self.changes], name == "step"))
-        meta, data = {**self.meta, "columns": [], "names": self._names(), "own": self._names()}, b""
+        meta, data = {**self.meta, "columns": [], "names": self._names(), "sets": self._names()}, b""
         meta["lost"] = [False] * len(self.meta["places"])
         for name, kind, values, delta in columns:
             raw = np.array(values, dtype=TYPES[kind])

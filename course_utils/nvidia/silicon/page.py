@@ -59,7 +59,8 @@ Mistakes are planted in correct kernels for sm_90a, one at a time. The table has
 mistakes that were expected to end by themselves on a GPU. "ours" is the tool and the line that it names. In the columns
 of compute-sanitizer are the lines that it names; "-" is silence. It does not watch what wgmma reads, and when: what it
 finds are races of ordinary accesses and of cp.async. racecheck also names lines of the correct
-`cluster_softmax`, which mbarriers put in order; asynccheck is silent there. Under memcheck the process of
+`cluster_softmax`, which mbarriers put in order, and of the correct `forward`, where blocks fetch a second item: the
+false alarms explained above. asynccheck is silent there. Under memcheck the process of
 `cluster_softmax` ends with or without a mistake, and under the other tools it does not: we do not know why. It is asked
 again by `{command}`.
 """

@@ -2,79 +2,46 @@
 // The rule is that of course_utils/emulator/origins.py. Statements are known by their lines and variables by their names
 // there, so that this is rather too much than too little.
 
-const MOST = 1000; // statements behind one write
 const JOINING = ["exchange", "product"]; // what lanes do together: each may have the numbers of all
 
 // The reads from which a lane wrote at `step`: { reads: [{ step, lane, row, array, offset, width }], isAll, isLost }, in their
-// order. Of a copy it is what was copied: `delta` bytes after the beginning of the lane's. At most `most` statements are
-// followed, the nearest: a sum on the tensor cores is made from all lanes of a warp, in each of its steps. isAll: whether all
-// was followed to its end; isLost: whether a way leads through registers that the recording leaves out.
-export function inputsOf(rec, step, lane, delta = 0, most = MOST) {
-  return newInputs(rec, { step, lane, delta }, nothingYet(), most);
+// order. Of a copy it is what was copied: `delta` bytes after the beginning of the lane's. isAll: whether all was followed to
+// its end; isLost: whether a way leads through registers that the recording leaves out.
+export function inputsOf(rec, step, lane, delta = 0) {
+  return wayBack(rec, [{ step, lane, delta }], false);
 }
 
-// What has been followed so far: what is behind it is found once.
-const nothingYet = () => ({ rows: new Set(), statements: new Set(), joined: new Set(), changes: new Set(), again: new Map() });
-
-// The same, but for what is behind what has been followed before.
-function newInputs(rec, { step, lane, delta }, past, most) {
-  if (rec.steps.op[step] === rec.op["copy write"]) return { ...copied(rec, step, lane, delta), isLost: false };
-  const place = rec.steps.place[step];
-  if (rec.steps.warp[step] < 0 || place < 0) return { reads: [], isAll: false, isLost: false };
-  const thread = 32 * rec.steps.warp[step] + lane;
-  const found = followed(rec, thread, statement(rec, thread, step, place, { writes: true }), place, past, most);
-  return { ...found, reads: found.reads.sort((a, b) => a.row - b.row) };
+// The reads from global memory of what the block had not written, from which an element was made before `step`.
+// { reads, isAll, isLost }
+export function originsOf(rec, number, offset, size, step) {
+  return wayBack(rec, writersOf(rec, number, offset, size, step).writers, true);
 }
 
-// The reads from global memory of what the block had not written, from which an element was made before `step`. It takes
-// `limit` milliseconds at most. { reads, isAll, isLost }
-export function originsOf(rec, number, offset, size, step, limit = 400) {
-  const end = performance.now() + limit;
-  let [isAll, isLost] = [true, false];
-  const found = new Map();
-  const seen = new Set();
-  const past = nothingYet();
-  const pending = writersOf(rec, number, offset, size, step).writers;
-  while (pending.length && performance.now() < end) {
-    const write = pending.pop();
-    const key = `${write.step} ${write.lane} ${write.delta}`;
-    if (seen.has(key)) continue;
-    seen.add(key);
-    const inputs = newInputs(rec, write, past, MOST);
-    isAll &&= inputs.isAll;
-    isLost ||= inputs.isLost;
-    for (const read of inputs.reads) {
-      const { writers, areAll } = writersOf(rec, read.array, read.offset, read.width, read.step);
-      pending.push(...writers);
-      if (!areAll && rec.arrays[read.array].space === "global") found.set(read.row, read);
-    }
-  }
-  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll: isAll && !pending.length, isLost };
-}
-
-// Who wrote the cells of some bytes before `step`; areAll: whether all of them were written.
-function writersOf(rec, number, offset, width, step) {
+// Who wrote the cells of some bytes before `step`, or in it, of its lanes before `lane`; areAll: whether all of them were
+// written.
+function writersOf(rec, number, offset, width, step, lane = 0) {
   const { cell } = rec.arrays[number];
   const writers = [];
   let areAll = true;
   for (let at = offset; at < offset + width; at += cell) {
-    const writer = writerOf(rec, number, at, step);
+    const writer = writerOf(rec, number, at, step, lane);
     if (writer) writers.push(writer);
     else areAll = false;
   }
   return { writers, areAll };
 }
 
-// The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the row that it read
-// when it wrote this one, the k-th of the copy to the k-th. Zeros that were written have none.
-function copied(rec, step, lane, delta) {
+// The source of a copied byte, if it has one: of cp.async the same lane of the step that began it; of the copy engine the row
+// that it read when it wrote this one, the k-th of the copy to the k-th. Zeros that were written have none. isKnown: whether
+// the copy has come to its end.
+function sourceOf(rec, { step, lane, delta }) {
   const { op, extra, width } = rec.steps;
   const begun = extra[step];
   const isOfThread = op[begun] === rec.op["copy read"];
   const sources = isOfThread ? null : sourcesOf(rec, begun);
   const from = isOfThread ? lanesOf(rec, begun).find((one) => one.lane === lane) : sources?.get(`${step} ${lane}`);
   const at = isOfThread ? begun : from?.step;
-  return { reads: from && width[at] ? [readOf(rec, at, { ...from, offset: from.offset + delta }, 1)] : [], isAll: sources !== undefined };
+  return { read: from && width[at] ? readOf(rec, at, { ...from, offset: from.offset + delta }, 1) : null, isKnown: sources !== undefined };
 }
 
 // For each row that the copy of the step `begun` wrote, as "step lane", the row that it read for it. undefined where it has
@@ -114,6 +81,142 @@ function isWithin(rec, place, around) {
   return place >= 0;
 }
 
+// The way back from what was written, [{ step, lane, delta }], the last step first: all that something was made from lies
+// before it. throughMemory: on from what is read to who wrote it. { reads, isAll, isLost }
+function wayBack(rec, writes, throughMemory) {
+  const { op, warp: warps, place: places } = rec.steps;
+  const threads = new Map(); // of each that is on the way: the variables from which something is made, and the places whose
+  const found = new Map(); // statements are followed back, and whether only to the statement's write before
+  const wanted = new Map(); // of steps, what was written from which the way is still to be followed
+  const read = new Set();
+  let [isKnown, isLost] = [true, false];
+
+  const want = (write) => {
+    if (!wanted.has(write.step)) wanted.set(write.step, new Map());
+    wanted.get(write.step).set(`${write.lane} ${write.delta}`, write);
+  };
+  const stateOf = (thread) => threads.get(thread) ?? threads.set(thread, { matter: new Set(), within: new Map(), asked: new Set() }).get(thread);
+
+  function from(one) {
+    const key = one.width === rec.steps.width[one.step] ? one.row : `${one.row} ${one.offset}`;
+    if (!isNew(read, key)) return;
+    const { writers, areAll } = throughMemory ? writersOf(rec, one.array, one.offset, one.width, one.step, one.lane) : { writers: [], areAll: false };
+    writers.forEach(want);
+    if (!throughMemory || (!areAll && rec.arrays[one.array].space === "global")) found.set(one.row, one);
+  }
+
+  // The places whose statements a step of a thread is part of, of those that are followed.
+  function taken(step, { matter, within }) {
+    const place = places[step];
+    for (const [around, untilWrite] of within) {
+      const isBefore = untilWrite && rec.writes.has(op[step]) && statementOf(rec, place) === statementOf(rec, around);
+      if (isBefore || !isWithin(rec, place, around)) within.delete(around);
+    }
+    for (const [around, variables] of matter.size ? settingAt(rec, place) : []) {
+      if (variables.some((variable) => matter.has(variable))) within.set(around, false);
+    }
+    return [...within.keys()];
+  }
+
+  // The variables that a statement names, as they were before a step, and the conditions on which it is executed; and all from
+  // which these may be made: also what is set to the number that it has already, which is no change, is made from something.
+  function ask(step, thread, place) {
+    const { matter, asked } = stateOf(thread);
+    if (!isNew(asked, place)) return;
+    isLost ||= rec.meta.lost[place];
+    const { news } = firstsOf(rec);
+    const count = rec.variables.list.length; // the numbers of conditions and pointers are those behind
+    const pending = [...(rec.meta.names?.[place] ?? []), ...(rec.meta.unrecorded?.at[place] ?? [])];
+    while (pending.length) {
+      const variable = pending.pop();
+      if (matter.has(variable) || (variable < count && news[thread * count + variable] > step)) continue;
+      matter.add(variable);
+      const made = variable < count ? rec.meta.variables[variable] : rec.meta.unrecorded.made[variable - count];
+      isLost ||= made.lost;
+      pending.push(...(made.from ?? []));
+    }
+  }
+
+  function take(step, lane, around) {
+    if (around.length) readsAt(rec, step, lane).forEach(from);
+    for (const place of around) ask(step, 32 * warps[step] + lane, place);
+  }
+
+  // What was written, and is followed from here.
+  function begin(write) {
+    const { step, lane } = write;
+    const place = places[step];
+    if (op[step] === rec.op["copy write"]) {
+      const source = sourceOf(rec, write);
+      isKnown &&= source.isKnown;
+      if (source.read) from(source.read);
+    } else if (warps[step] < 0 || place < 0) isKnown = false;
+    else {
+      const { within } = stateOf(32 * warps[step] + lane);
+      if (!within.has(place)) within.set(place, true);
+      take(step, lane, [place]);
+    }
+  }
+
+  // A step of a warp, as far as it is part of statements that are followed.
+  function partOfStatements(step) {
+    const first = 32 * warps[step];
+    const lanes = lanesOfMask(rec.steps.mask[step]);
+    let steps = lanes.filter((lane) => threads.has(first + lane)).map((lane) => [lane, taken(step, stateOf(first + lane))]);
+    if (JOINING.includes(rec.meta.ops[op[step]])) {
+      const together = [...new Set(steps.flatMap(([, around]) => around))];
+      steps = together.length ? lanes.map((lane) => [lane, together]) : [];
+      for (const [lane] of steps) for (const around of together) stateOf(first + lane).within.set(around, false);
+    }
+    for (const [lane, around] of steps) take(step, lane, around);
+  }
+
+  function visit(step) {
+    if (warps[step] >= 0 && threads.size) partOfStatements(step);
+    // A lane of an atomic reads what another one has written in it: a Map also visits what is added meanwhile.
+    for (const write of wanted.get(step)?.values() ?? []) begin(write);
+  }
+
+  writes.forEach(want);
+  for (let step = Math.max(-1, ...wanted.keys()); step >= 0; step--) {
+    visit(step);
+    for (const [thread, variable] of threads.size ? firstsOf(rec).behind.get(step) ?? [] : []) threads.get(thread)?.matter.delete(variable);
+  }
+  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll: isKnown && !isLost, isLost };
+}
+
+// A place and those from where it was called, each with the variables that its statement sets, but for those that one
+// further inside does.
+function settingAt(rec, place) {
+  rec.setting ??= new Map();
+  if (!rec.setting.has(place)) {
+    const [found, seen] = [[], new Set()];
+    for (let one = place; one >= 0; one = callerOf(rec, one)) {
+      const variables = (rec.meta.sets?.[one] ?? []).filter((variable) => isNew(seen, variable));
+      if (variables.length) found.push([one, variables]);
+    }
+    rec.setting.set(place, found);
+  }
+  return rec.setting.get(place);
+}
+
+// When the variables of threads were set for the first time. news: of each thread, for each variable, the step before which
+// it was; behind: by the step of the thread right before that, [thread, variable].
+function firstsOf(rec) {
+  if (rec.firsts) return rec.firsts;
+  const count = rec.variables.list.length;
+  const { step, thread, variable } = rec.changes;
+  const news = new Int32Array(32 * rec.meta.warps * count).fill(rec.count + 1);
+  const behind = new Map();
+  for (let n = 0; n < step.length; n++) {
+    const key = thread[n] * count + variable[n];
+    if (news[key] <= rec.count) continue;
+    news[key] = step[n];
+    listOf(behind, ownStepBefore(rec, thread[n], step[n])).push([thread[n], variable[n]]);
+  }
+  return rec.firsts = { news, behind };
+}
+
 // The last step before `step` in which a thread took part, or -1.
 function ownStepBefore(rec, thread, step) {
   const key = (thread >> 5) + 1;
@@ -123,114 +226,6 @@ function ownStepBefore(rec, thread, step) {
   return -1;
 }
 
-// The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the same place, or
-// in what is called there, from the step `since` on. writes: of a write, back to the one before.
-function statement(rec, thread, last, place, { since = 0, writes = false } = {}) {
-  const { op, place: places } = rec.steps;
-  const found = [];
-  const takesPart = (rec.steps.mask[last] >>> (thread % 32)) & 1 && rec.steps.warp[last] === thread >> 5;
-  for (let step = takesPart ? last : ownStepBefore(rec, thread, last); step >= since; step = ownStepBefore(rec, thread, step)) {
-    if (!isWithin(rec, places[step], place)) break;
-    const isSame = statementOf(rec, places[step]) === statementOf(rec, places[last]);
-    if (writes && step !== last && rec.writes.has(op[step]) && isSame) break;
-    found.push(step);
-  }
-  return found;
-}
-
-// The reads behind the steps of a statement, and behind the variables that it names: those of `most` statements. `past`:
-// what has been followed before, to which this adds. { reads, isAll, isLost }
-function followed(rec, thread, steps, place, past, most) {
-  const names = rec.meta.names ?? [];
-  const reads = [];
-  const pending = []; // thread, variable, until before which step it was changed
-  let left = most;
-  let isLost = false;
-
-  function take(of, steps, place) {
-    const joined = [[of, steps]]; // a list, because a chain of shuffles may be longer than a stack
-    while (joined.length && left > 0) {
-      const [of, steps] = joined.pop();
-      if (!steps.length || !isNew(past.statements, `${of} ${steps[0]} ${steps.at(-1)} ${place}`)) continue;
-      left--;
-      isLost ||= rec.meta.lost[place];
-      for (const step of steps) {
-        for (const read of readsAt(rec, step, of)) if (isNew(past.rows, read.row)) reads.push(read);
-      }
-      for (const variable of names[place] ?? []) pending.push([of, variable, steps.at(-1)]);
-      for (const step of steps) {
-        if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]]) || !isNew(past.joined, `${step} ${place}`)) continue;
-        for (const lane of lanesOfMask(rec.steps.mask[step])) {
-          const other = 32 * rec.steps.warp[step] + lane;
-          joined.push([other, statement(rec, other, step, place, { since: steps.at(-1) })]);
-        }
-      }
-    }
-  }
-
-  take(thread, steps, place);
-  while (pending.length && left > 0) {
-    const [of, variable, until] = pending.pop();
-    const changed = newBefore(rec, of, variable, until);
-    if (changed < 0) continue;
-    const key = `${of} ${variable} ${changed}`;
-    const since = past.again.get(key) ?? changed;
-    if (until > since) {
-      past.again.set(key, until);
-      // what was added behind its last change may have been too small to change it
-      for (const other of rec.meta.variables[variable].added ?? []) pending.push([of, other, until]);
-      for (const [steps, around] of setAgain(rec, of, variable, since, until)) take(of, steps, around);
-    }
-    if (!isNew(past.changes, key)) continue;
-    isLost ||= rec.meta.variables[variable].lost;
-    const before = Math.max(0, newBefore(rec, of, variable, changed - 1));
-    for (const other of rec.meta.variables[variable].from ?? []) pending.push([of, other, other === variable ? changed - 1 : changed]);
-    const last = ownStepBefore(rec, of, changed);
-    const around = last >= before && last >= 0 ? placeNaming(rec, rec.steps.place[last], variable) : -1;
-    if (around < 0) continue;
-    take(of, statement(rec, of, last, around, { since: before }), around);
-    pending.push([of, variable, changed - 1]);
-  }
-  return { reads, isAll: left > 0 && !isLost, isLost };
-}
-
-// The statements, the last first, in which a thread may have set a variable to the number that it had already, which is no
-// change: by their text they assign to it, and they read. Steps, and place, of each.
-function setAgain(rec, thread, variable, since, until) {
-  const found = [];
-  const assigning = (rec.assigning[thread] ??= stepsThatAssign(rec, thread)).get(variable) ?? [];
-  let first = until;
-  for (let at = assigning.length - 1; at >= 0 && assigning[at][0] >= since; at--) {
-    const [step, around] = assigning[at];
-    if (step >= first) continue;
-    const steps = statement(rec, thread, step, around, { since });
-    first = steps.at(-1);
-    found.push([steps, around]);
-  }
-  return found;
-}
-
-// Of each variable the steps of a thread in which a statement that assigns to it brings a number into a register, in order,
-// each with the innermost place of such a statement: [step, place].
-function stepsThatAssign(rec, thread) {
-  const { op, place: places, extra } = rec.steps;
-  const found = new Map();
-  for (let step = ownStepBefore(rec, thread, rec.count); step >= 0; step = ownStepBefore(rec, thread, step)) {
-    const isProduct = op[step] === rec.op.end && op[extra[step]] === rec.op.wgmma;
-    if (!isProduct && !rec.reads.has(op[step]) && !JOINING.includes(rec.meta.ops[op[step]])) continue;
-    const seen = new Set();
-    for (let place = places[step]; place >= 0; place = callerOf(rec, place)) {
-      for (const variable of rec.meta.assigned?.[place] ?? []) {
-        if (!isNew(seen, variable)) continue;
-        if (!found.has(variable)) found.set(variable, []);
-        found.get(variable).push([step, place]);
-      }
-    }
-  }
-  for (const steps of found.values()) steps.reverse();
-  return found;
-}
-
 // Adds to a set; returns whether it was not there.
 function isNew(set, key) {
   if (set.has(key)) return false;
@@ -238,33 +233,20 @@ function isNew(set, key) {
   return true;
 }
 
-// The last step up to `step` before which a variable of a thread was new, or -1.
-function newBefore(rec, thread, variable, step) {
-  const warp = thread >> 5;
-  const news = rec.news[warp] ??= newsOfWarp(rec, warp);
-  return lastBefore(news, (thread & 31) * rec.variables.list.length + variable, step + 1);
-}
-
-// For each variable of each lane of a warp the steps before which any of its elements was new.
-function newsOfWarp(rec, warp) {
-  const count = rec.variables.list.length;
-  return changesOfWarp(rec, warp, 32 * count, (lane, n) => lane * count + rec.changes.variable[n]);
-}
-
-// The innermost of a place and those from which it was called whose own statement names a variable, or -1.
-function placeNaming(rec, place, variable) {
-  while (place >= 0 && !rec.meta.own[place].includes(variable)) place = callerOf(rec, place);
-  return place;
-}
-
-// What a thread read in a step; of a product that ends, what the tensor core read for it.
-function readsAt(rec, step, thread) {
-  const { op, extra, warp } = rec.steps;
+// What a lane read in a step; of a product that ends, what the tensor core read for it.
+function readsAt(rec, step, lane) {
+  const { op, extra, mask, first, array, width } = rec.steps;
   if (rec.reads.has(op[step])) {
-    return warp[step] === thread >> 5 ? lanesOf(rec, step).filter(({ lane }) => lane === thread % 32).map((one) => readOf(rec, step, one)) : [];
+    if (array[step] < 0 || !width[step]) return []; // outside of every array, or zeros
+    const row = first[step] + lanesIn(mask[step] & (2 ** lane - 1));
+    return [readOf(rec, step, { lane, row, offset: rec.offsets[row] })];
   }
   const begun = extra[step];
   if (op[step] !== rec.op.end || op[begun] !== rec.op.wgmma) return [];
-  return stepsBetween(begun, step, (at) => op[at] === rec.op["copy read"] && extra[at] === begun)
-    .flatMap((at) => lanesOf(rec, at).map((one) => readOf(rec, at, one)));
+  rec.ofProducts ??= new Map();
+  if (!rec.ofProducts.has(step)) {
+    rec.ofProducts.set(step, stepsBetween(begun, step, (at) => op[at] === rec.op["copy read"] && extra[at] === begun)
+      .flatMap((at) => lanesOf(rec, at).map((one) => readOf(rec, at, one))));
+  }
+  return rec.ofProducts.get(step);
 }

@@ -52,8 +52,7 @@ export async function loadRecording(meta, packed) {
   rec.flights = flightsOf(rec);
   rec.mbarriers = mbarriersOf(rec);
   rec.variables = variablesOf(meta);
-  [rec.elements, rec.news] = [[], []]; // of each warp what was new in its variables, once somebody has asked for it
-  rec.assigning = []; // of each thread the steps that assign to its variables, likewise
+  rec.elements = []; // of each warp what was new in its variables, once somebody has asked for it
   rec.findings = meta.findings;
   rec.whole = taken(meta.columns.filter(isLate)).then((changes) => {
     rec.changes = changes;
@@ -230,17 +229,23 @@ function firstAfter(history, key, step) {
   return place < history.start[key + 1] ? history.step[place] : -1;
 }
 
-// Who last wrote a byte of an array before `step`: its step, warp and lane, and which byte of the lane's it is; or null.
-export function writerOf(rec, number, offset, step) {
+// Who last wrote a byte of an array before `step`, or in it, of its lanes before `lane`: its step, warp and lane, and which
+// byte of the lane's it is; or null.
+export function writerOf(rec, number, offset, step, lane = 0) {
   const cell = cellAt(rec.arrays[number], offset);
   if (cell < 0) return null;
-  const place = placeFrom(rec.written, cell, step) - 1;
-  if (place < rec.written.start[cell]) return null;
-  const when = rec.written.step[place];
-  const perLane = 4 * Math.ceil(rec.steps.width[when] / 4);
-  const byte = rec.written.at[place] - 4 * rec.firstWord[when];
-  const lane = nthLane(rec.steps.mask[when], Math.floor(byte / perLane));
-  return { step: when, warp: rec.steps.warp[when], lane, delta: byte % perLane };
+  const { start, step: steps } = rec.written;
+  let place = placeFrom(rec.written, cell, step);
+  while (lane && place < start[cell + 1] && steps[place] === step && writeAt(rec, place).lane < lane) place++;
+  return place === start[cell] ? null : writeAt(rec, place - 1);
+}
+
+// A write of a cell, by its place among all of them.
+function writeAt(rec, place) {
+  const step = rec.written.step[place];
+  const perLane = 4 * Math.ceil(rec.steps.width[step] / 4);
+  const byte = rec.written.at[place] - 4 * rec.firstWord[step];
+  return { step, warp: rec.steps.warp[step], lane: nthLane(rec.steps.mask[step], Math.floor(byte / perLane)), delta: byte % perLane };
 }
 
 function nthLane(mask, n) {
@@ -350,16 +355,32 @@ export function isOrdered(rec, first, then, by = rec.steps.warp[first]) {
   return wait >= 0 && firstAfter(rec.ofWarp, warp[then] + 1, wait) > first;
 }
 
-// Of a step in shared memory, the lanes that read what another lane has written or what a copy under way will write, or that
-// write over what another warp has read, or written another number, where nothing orders the two: [{ lane, offset, other }],
-// `other` being that step.
+// Of a step in shared memory, the lanes that read what another lane has written, or that write over what another has read, or
+// written another number, where nothing orders the two, and those that touch a place where a copy under way will land:
+// [{ lane, offset, other }], `other` being that step, or the step itself where its lanes write two numbers to one place.
 export function hazardsOf(rec, step) {
   const { op, array, width } = rec.steps;
   if (array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
   const party = rec.reads.has(op[step]) ? unorderedWrite : rec.writes.has(op[step]) ? unorderedBefore : () => -1;
   const known = new Map(); // a step -> whether it is ordered
-  return lanesOf(rec, step).map(({ lane, offset }) => ({ lane, offset, other: party(rec, step, offset, width[step], known, lane) }))
-    .filter(({ other }) => other >= 0);
+  const clashing = op[step] === rec.op.write ? clashesOf(rec, step) : new Set();
+  return lanesOf(rec, step).map(({ lane, offset }) => {
+    const other = party(rec, step, offset, width[step], known, lane);
+    return { lane, offset, other: other < 0 && clashing.has(offset) ? step : other };
+  }).filter(({ other }) => other >= 0);
+}
+
+// The offsets at which lanes of a step write different numbers.
+function clashesOf(rec, step) {
+  const words = Math.ceil(rec.steps.width[step] / 4);
+  const [first, found] = [new Map(), new Set()];
+  lanesOf(rec, step).forEach(({ offset }, n) => {
+    const at = rec.firstWord[step] + n * words;
+    const before = first.get(offset);
+    if (before === undefined) first.set(offset, at);
+    else if (rec.words.subarray(before, before + words).some((word, k) => word !== rec.words[at + k])) found.add(offset);
+  });
+  return found;
 }
 
 // Looks for the steps with a hazard, which are in rec.hazards then, a history of one key; the page may draw meanwhile.
@@ -386,8 +407,8 @@ export function otherHazard(rec, step, backwards = false) {
 // The write of what is read at `step`, if nothing orders the two, or -1.
 function unorderedWrite(rec, step, offset, size, known, lane) {
   const { op, array, warp } = rec.steps;
-  const next = otherWrite(rec, array[step], offset, size, step);
-  if (next >= 0 && op[next] === rec.op["copy write"] && begunOf(rec, next) < step) return next;
+  const landing = landingOn(rec, step, offset, size);
+  if (landing >= 0) return landing;
   const reader = begunOf(rec, step);
   const writer = lastWrite(rec, array[step], offset, size, step);
   if (writer < 0 || (op[writer] === rec.op.atomic && op[step] === rec.op.atomic)) return -1;
@@ -397,12 +418,19 @@ function unorderedWrite(rec, step, offset, size, known, lane) {
   return known.get(writer) ? -1 : writer;
 }
 
-// The write of what a lane reads at `step` by another lane of its warp, if no barrier of both stands between, or -1.
+// Where a copy that was under way at `step` wrote what is touched there, or -1.
+function landingOn(rec, step, offset, size) {
+  const next = otherWrite(rec, rec.steps.array[step], offset, size, step);
+  return next >= 0 && rec.steps.op[next] === rec.op["copy write"] && begunOf(rec, next) < step ? next : -1;
+}
+
+// The write, or the end of a copy, of what a lane reads at `step` by another lane of its warp, if no barrier of both stands
+// between, or -1.
 function unorderedInWarp(rec, step, offset, size, lane) {
   const { op, array, warp } = rec.steps;
   for (let part = 0; part < size; part += rec.arrays[array[step]].cell) {
     const writer = writerOf(rec, array[step], offset + part, step);
-    if (writer?.warp !== warp[step] || writer.lane === lane || op[writer.step] !== rec.op.write) continue;
+    if (writer?.warp !== warp[step] || writer.lane === lane || op[writer.step] === rec.op.atomic) continue;
     if (!isOrderedInWarp(rec, writer, { step, lane })) return writer.step;
   }
   return -1;
@@ -429,11 +457,14 @@ function changes(rec, number, offset, size, step) {
   return before.some((byte, n) => byte !== after[n]);
 }
 
-// What is written over at `step`: another warp's last write or last read of it, if nothing orders the two, or -1.
-function unorderedBefore(rec, step, offset, size, known) {
-  const { warp } = rec.steps;
+// What is written over at `step`: another warp's last write or another lane's last read of it, if nothing orders the two, or
+// a copy that lands there later; or -1.
+function unorderedBefore(rec, step, offset, size, known, lane) {
+  const { op, warp, width } = rec.steps;
   const begun = begunOf(rec, step);
   if (warp[begun] < 0) return -1;
+  const landing = op[step] === rec.op.write ? landingOn(rec, step, offset, size) : -1;
+  if (landing >= 0) return landing;
   const array = rec.arrays[rec.steps.array[step]];
   const writer = lastWrite(rec, array.number, offset, size, step);
   if (writer >= 0 && warp[writer] >= 0) {
@@ -449,6 +480,13 @@ function unorderedBefore(rec, step, offset, size, known) {
       if (read < since || seen.size === rec.meta.warps) break;
       const by = warp[begunOf(rec, read)];
       if (by < 0 || seen.has(by)) continue;
+      if (by === warp[step]) {
+        if (op[read] !== rec.op.read || op[step] !== rec.op.write) continue;
+        const readers = lanesOf(rec, read).filter((one) => one.lane !== lane && one.offset < offset + size && offset < one.offset + width[read]);
+        if (readers.some((one) => !isOrderedInWarp(rec, { step: read, warp: by, lane: one.lane }, { step, lane }))) return read;
+        if (readers.length) seen.add(by);
+        continue;
+      }
       seen.add(by);
       if (!known.has(read)) known.set(read, read < begun && isOrdered(rec, read, begun, by));
       if (!known.get(read)) return read;
