@@ -459,7 +459,7 @@ static uint32_t statements_before(const emu_recording& given, uint32_t counter) 
 
 // g++ announces a copy of a struct from memory to memory in one go: the write, then the read, then it does both. So at a read this
 // tells whether the lane has still to make its last write. A store of the number that was there already looks alike, but stands in
-// another statement.
+// another statement; if both are of one macro it comes behind the read, too, which changes no number.
 static bool is_of_copy(const Recorder& r, const Lane& lane, const emu_intent& deed) {
     if (deed.op != EMU_OP_READ || lane.deed.op != EMU_OP_WRITE || lane.late || !lane.written_count) return false;
     const emu_recording& given = *r.recording;
