@@ -14,6 +14,7 @@ from course_utils.emulator.recorded import (
     END,
     JOINING,
     READING,
+    REFERENCE,
     WGMMA,
     WRITING,
     Access,
@@ -57,6 +58,7 @@ class Origins:
         self.threads = 32 * (max(self.warps, default=0) + 1)
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
+        left_out = [one for one in left_out if one.type != REFERENCE or one.name not in statements.referring]
         known = {name for one in (*variables, *left_out) for name in parts(one)}
         self._unrecorded = [one for one in statements.unrecorded() if one.name not in known]
         self._named = (*variables, *self._unrecorded)  # these have the numbers behind those of the variables

@@ -11,7 +11,8 @@ from course_utils.emulator.recorded import RecordedPlace, RecordedVariable
 from course_utils.toolchain.source import blank_comments
 
 POINTER = re.compile(r"[*&]\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\s*=(?!=)")
-REFERS = re.compile(r"[*&]\s*([A-Za-z_]\w*)\s*=(?!=)\s*([A-Za-z_]\w*)")
+REFERS = re.compile(r"([*&])\s*([A-Za-z_]\w*)\s*=(?!=)([^;]*)")
+CAST = re.compile(r"^(?:\s|\w+_cast\s*<[^<>;]*>\s*\(|\([\w\s:]+[*&]+\s*\)|[(&*])+")
 RANGE = re.compile(r"\bfor\s*\([^;()?]*&\s*([A-Za-z_]\w*)\s*:\s*([A-Za-z_]\w*)")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
@@ -87,6 +88,11 @@ class Statements:
         pointers and functions themselves are no variables that are recorded."""
         return words.union(*(self._behind[word] for word in words if word in self._behind))
 
+    @property
+    def referring(self) -> frozenset[str]:
+        """The pointers and references of which it is known to what they point."""
+        return frozenset(name for one in self._all for name, _ in one.points)
+
     def unrecorded(self) -> list[RecordedVariable]:
         """What numbers may come by and no recording has, as if it were variables: conditions on which something is
         executed, and pointers."""
@@ -145,10 +151,13 @@ class Statements:
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
-    """By the first of each pair the second ones."""
+    """By the first of each pair the second ones, and those of which these are the first."""
     found: dict[str, frozenset[str]] = {}
     for first, second in pairs:
         found[first] = found.get(first, frozenset()) | {second}
+    count = -1
+    while count != (count := sum(map(len, found.values()))):
+        found = {first: those.union(*(found[one] for one in those if one in found)) for first, those in found.items()}
     return found
 
 
@@ -172,7 +181,7 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
             begin = start + len(own) - len(own.lstrip())
             first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
             words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
-            points = frozenset(pair for refers in (POINTS, REFERS, RANGE) for pair in refers.findall(own))
+            points = frozenset((*POINTS.findall(own), *RANGE.findall(own), *_refers(own)))
             pointers = frozenset(POINTER.findall(own))
             captured = frozenset((functions[-1], word) for word in words if functions[-1])
             within, made = conditions.of(own.strip(), begin, opens=mark == "{")
@@ -193,6 +202,17 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
         outer = around.pop() if mark == "}" and around else (0, 0)
         is_whole = outer[1] > 0
         start, depth = outer if is_whole else (match.end(), 0)
+
+
+def _refers(text: str) -> Iterator[tuple[str, str]]:
+    """The pairs (pointer or reference, what it points to) of declarations: the first name behind casts; of a reference,
+    and where a condition chooses, all but those in indices."""
+    for mark, name, made in REFERS.findall(text):
+        value, count = CAST.sub("", _listed(made)[0]), 1
+        while count:
+            value, count = INDEX.subn("", value)
+        words = WORD.findall(value)
+        yield from ((name, word) for word in (words if mark == "&" or "?" in value else words[:1]))
 
 
 def _changing(text: str) -> Iterator[tuple[str, int]]:
