@@ -28,6 +28,7 @@ STRUCTS = ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
 REFERENCES = ("DW_TAG_reference_type", "DW_TAG_rvalue_reference_type")
 MOST_BYTES = 4096  # of a variable that is recorded
 SIZES = (1, 2, 4, 8)  # of numbers that are recorded
+TENSOR_MAP = "TensorMap"  # a struct whose words say nothing to a reader
 
 
 class Variable(NamedTuple):
@@ -262,7 +263,7 @@ def _leaves(name: str, entry: Any, at: int) -> Iterator[Leaf]:
     elif entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type"):
         if _size(entry) in SIZES:
             yield name, _name(entry) or "int", (), at, _size(entry), 1
-    elif entry.tag in STRUCTS[:2]:
+    elif entry.tag in STRUCTS[:2] and _name(entry) != TENSOR_MAP:
         yield from _members(name, entry, at)
 
 
