@@ -264,8 +264,10 @@ class Origins:
 
     @cached_property
     def ever_set(self) -> list[int]:
-        """The variables of each thread that are set at all, and all that is unrecorded."""
-        found = [_set_of(range(len(self._variables), len(self._named)))] * self.threads
+        """The variables of each thread that are set at all, and all of which no thread says so: what is unrecorded,
+        and variables of functions that have come to their end before the next step."""
+        silent = set(range(len(self._named))) - set(np.unique(self._columns["changes.variable"]).tolist())
+        found = [_set_of(silent)] * self.threads
         for those in self.first_set[0].values():
             for thread, variable in those:
                 found[thread] |= variable

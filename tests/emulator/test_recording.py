@@ -314,6 +314,41 @@ extern "C" __global__ void k(const float* x, float* y) {
     assert offsets == [0, 4, 8, 12]
 
 
+# A number of the thread's own, `s`, is made into `v` by way of something that has no statement of its own.
+BY_THE_WAY = {
+    "values in braces": ("", "const float v{s};", "v"),
+    "a list of values": (
+        "struct Two { float a, b; };",
+        "const Two two{s, 1}; __syncwarp(); float v = Two{0, two.a}.b;",
+        "v",
+    ),
+    "a macro": ("#define TWICE(a) const float v = 2 * (a)", "TWICE(s);", "v"),
+    "a function that is a value": ("", "float v = 0; auto set = [&](float to) { v = to; }; set(s);", "v"),
+    "a function that is given": (
+        "template <class F> __device__ void with(float s, F f) { const float t = s; __syncwarp(); f(t); }",
+        "float v = 0; with(s, [&](float to) { __syncwarp(); v = to; });",
+        "v",
+    ),
+}
+
+
+@WITH_VARIABLES
+@all_of("what", BY_THE_WAY)
+def test_a_number_comes_from_what_stands_in_no_assignment(what):
+    above, statement, result = BY_THE_WAY[what]
+    code = f"""{above}
+extern "C" __global__ void k(const float* x, float* y) {{
+    const float s = x[0];
+    __syncwarp();
+    {statement}
+    __syncwarp();
+    y[0] = {result};
+}}"""
+    x, y = torch.ones(1), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    assert len(recording.origins("y", 0)) == 1
+
+
 @WITH_VARIABLES
 def test_elements_that_a_loop_sets_by_reference_come_from_what_it_reads():
     code = r"""extern "C" __global__ void k(const float* x, float* y) {

@@ -63,6 +63,14 @@ UNCHANGED = r"""extern "C" __global__ void k(const float* x, float* y) {
     const float* p = last > 5 ? x + 3 : x + 4;
     y[2] = *p;
 }"""
+BY_THE_WAY = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float v = 0;
+    auto set = [&](float to) { v = to; };
+    const float s = x[threadIdx.x];
+    __syncwarp();
+    set(s);
+    y[threadIdx.x] = v;
+}"""
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
 RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
 
@@ -378,8 +386,8 @@ def test_inputs_are_those_of_python(open_widget, transpose):
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("code", "count"),
-    [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1), (UNCHANGED, 3)],
-    ids=["lines", "anew", "sum", "unchanged"],
+    [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1), (UNCHANGED, 3), (BY_THE_WAY, 1)],
+    ids=["lines", "anew", "sum", "unchanged", "by the way"],
 )
 def test_inputs_by_what_statements_say_are_those_of_python(open_widget, code, count):
     x, y = torch.full((32,), 10.0), torch.zeros(32)
