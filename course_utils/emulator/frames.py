@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from elftools.elf.elffile import ELFFile
 
 from course_utils.emulator.library_tables import full_names, kept
+from course_utils.emulator.recorded import REFERENCE
 
 FRAME_REGISTERS = {"EM_X86_64": 6, "EM_AARCH64": 29}  # rbp and x29, as DWARF numbers them
 CALL_FRAME_ADDRESS, FRAME_OFFSET, REGISTER_OFFSET = (
@@ -26,6 +27,8 @@ NAMES_OF_STRUCTS = {"__half": "half", "__nv_bfloat16": "bfloat16", "__nv_fp8_e4m
 STRUCTS = ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
 REFERENCES = ("DW_TAG_reference_type", "DW_TAG_rvalue_reference_type")
 MOST_BYTES = 4096  # of a variable that is recorded
+SIZES = (1, 2, 4, 8)  # of numbers that are recorded
+TENSOR_MAP = "TensorMap"  # a struct whose words say nothing to a reader
 
 
 class Variable(NamedTuple):
@@ -39,6 +42,11 @@ class Variable(NamedTuple):
     bytes: int
     count: int
     is_parameter: bool
+
+    @property
+    def words(self) -> int:
+        """Of 32 bits, as which an element is recorded."""
+        return max(1, self.bytes // 4)
 
 
 class Function(NamedTuple):
@@ -72,12 +80,12 @@ def functions(library: Path) -> list[Function]:
 
 def unrecorded_variables(library: Path) -> list[tuple[str, str, str]]:
     """Function, name and type of each local variable of the learner's files that a recording lacks, or lacks a part
-    of: numbers of 8 bytes, unions, long arrays, and references to numbers; but for pointers."""
+    of: numbers of 16 bytes, unions, long arrays, and references to numbers; but for pointers."""
     return [(function, name, kind) for function, name, kind in kept(library, _read, Path(__file__))[2]]
 
 
 def shared_variables(library: Path) -> list[Shared]:
-    """The __shared__ variables whose elements are numbers."""
+    """The __shared__ variables whose elements are numbers of up to 4 bytes."""
     return [Shared(offset, t, size, tuple(shape)) for offset, t, size, shape in kept(library, _read, Path(__file__))[1]]
 
 
@@ -150,7 +158,7 @@ class _Reader:
                 if kind is None or child.tag == "DW_TAG_formal_parameter" and kind.tag != "DW_TAG_base_type":
                     continue
                 if self._is_in_frame(child) and not _is_whole(kind):
-                    yield function, _name(child), _name(kind)
+                    yield function, _name(child), REFERENCE if kind.tag in REFERENCES else _name(kind)
 
     def _is_in_frame(self, entry: Any) -> bool:
         location = entry.attributes.get("DW_AT_location")
@@ -180,7 +188,7 @@ class _Reader:
             return
         offset = int.from_bytes(bytes(location.value[1:-1]), "little")
         leaves = list(_leaves("", _type(entry), 0))
-        if len(leaves) == 1:
+        if len(leaves) == 1 and leaves[0][4] <= 4:
             _, kind, shape, _, size, _ = leaves[0]
             yield offset, (kind, size, shape)
 
@@ -253,9 +261,9 @@ def _leaves(name: str, entry: Any, at: int) -> Iterator[Leaf]:
             if size * count <= MOST_BYTES or not name:
                 yield name, kind, (*shape, *inner_shape), at, size, count
     elif entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type"):
-        if _size(entry) in (1, 2, 4):
+        if _size(entry) in SIZES:
             yield name, _name(entry) or "int", (), at, _size(entry), 1
-    elif entry.tag in STRUCTS[:2]:
+    elif entry.tag in STRUCTS[:2] and _name(entry) != TENSOR_MAP:
         yield from _members(name, entry, at)
 
 
@@ -271,7 +279,7 @@ def _is_whole(entry: Any) -> bool:
     if entry.tag in STRUCTS[:2]:
         members = [child for child in entry.iter_children() if child.tag == "DW_TAG_member"]
         return all(_is_whole(_type(member)) for member in members if not _name(member).startswith("__"))
-    return entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type") and _size(entry) in (1, 2, 4)
+    return entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type") and _size(entry) in SIZES
 
 
 def _members(name: str, entry: Any, at: int) -> Iterator[Leaf]:

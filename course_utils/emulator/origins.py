@@ -14,6 +14,7 @@ from course_utils.emulator.recorded import (
     END,
     JOINING,
     READING,
+    REFERENCE,
     WGMMA,
     WRITING,
     Access,
@@ -57,6 +58,7 @@ class Origins:
         self.threads = 32 * (max(self.warps, default=0) + 1)
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
+        left_out = [one for one in left_out if one.type != REFERENCE or one.name not in statements.referring]
         known = {name for one in (*variables, *left_out) for name in parts(one)}
         self._unrecorded = [one for one in statements.unrecorded() if one.name not in known]
         self._named = (*variables, *self._unrecorded)  # these have the numbers behind those of the variables
@@ -262,8 +264,10 @@ class Origins:
 
     @cached_property
     def ever_set(self) -> list[int]:
-        """The variables of each thread that are set at all, and all that is unrecorded."""
-        found = [_set_of(range(len(self._variables), len(self._named)))] * self.threads
+        """The variables of each thread that are set at all, and all of which no thread says so: what is unrecorded,
+        and variables of functions that have come to their end before the next step."""
+        silent = set(range(len(self._named))) - set(np.unique(self._columns["changes.variable"]).tolist())
+        found = [_set_of(silent)] * self.threads
         for those in self.first_set[0].values():
             for thread, variable in those:
                 found[thread] |= variable

@@ -128,7 +128,8 @@ class RawRecording:
                 function.start, function.end, low, high, first, len(variables), function.returns
             )
             for i, one in enumerate(variables):
-                raw.variables[first + i] = _Variable(one.offset, one.bytes, one.count, one.is_parameter)
+                words = one.words * one.count
+                raw.variables[first + i] = _Variable(one.offset, min(one.bytes, 4), words, one.is_parameter)
             first += len(variables)
         raw.function_count = min(len(functions), MOST_FUNCTIONS)
         if len(statements) <= MOST_STATEMENTS:

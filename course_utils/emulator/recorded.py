@@ -16,6 +16,7 @@ ARRIVE, WAIT, END, EXCHANGE, PHASE = range(10, 15)
 WITH_ROWS = COPY_WRITE  # the ops up to this one have addresses
 WRITING = (WRITE, ATOMIC, COPY_WRITE)
 READING = (READ, ATOMIC, COPY_READ)
+REFERENCE = "&"  # the type of one to a number, of which there is no recording
 JOINING = (PRODUCT, EXCHANGE)  # lanes of a warp give each other values
 
 
@@ -54,13 +55,15 @@ class RecordedPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordedVariable:
-    """A local variable of a function: of `count` elements of 32 bits or less, in the form `shape` if it is an array."""
+    """A local variable of a function: of `count` elements, in the form `shape` if it is an array. words: of 32 bits, of
+    which an element has one or two; a change is one of a word, counted through all elements, the low one first."""
 
     function: str
     name: str
     type: str
     count: int
     shape: tuple[int, ...]
+    words: int = 1
 
 
 @dataclass(frozen=True)

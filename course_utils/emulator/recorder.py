@@ -48,7 +48,7 @@ def record(
     that has failed it may run for a tenth.
 
     All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
-    g++ is the compiler, but for pointers, references and what has 8 bytes; a variable is unknown until it is set. Not
+    g++ is the compiler, but for pointers, references and unions; a variable is unknown until it is set. Not
     recorded: __device__ and __constant__ variables. A struct that a function returns is seen by what it changes in
     memory, within the first 4 MiB of what the launch may write. What another block writes, and what the compiler does
     not report, is a step of nobody (warp -1) before the block reads it.
@@ -188,7 +188,7 @@ def _variables(functions: Sequence[Function]) -> tuple[np.ndarray, list[Recorded
     is one."""
     variables: dict[RecordedVariable, int] = {}
     numbers = [
-        variables.setdefault(RecordedVariable(f.name, v.name, v.type, v.count, v.shape), len(variables))
+        variables.setdefault(RecordedVariable(f.name, v.name, v.type, v.count, v.shape, v.words), len(variables))
         for f in functions
         for v in f.variables
     ]

@@ -11,7 +11,8 @@ from course_utils.emulator.recorded import RecordedPlace, RecordedVariable
 from course_utils.toolchain.source import blank_comments
 
 POINTER = re.compile(r"[*&]\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\s*=(?!=)")
-REFERS = re.compile(r"[*&]\s*([A-Za-z_]\w*)\s*=(?!=)\s*([A-Za-z_]\w*)")
+REFERS = re.compile(r"([*&])\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\s*=(?!=)([^;]*)")
+CAST = re.compile(r"^(?:\s|\w+_cast\s*<[^<>;]*>\s*\(|\([\w\s:]+[*&]+\s*\)|[(&*])+")
 RANGE = re.compile(r"\bfor\s*\([^;()?]*&\s*([A-Za-z_]\w*)\s*:\s*([A-Za-z_]\w*)")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
@@ -19,11 +20,16 @@ DEFINED = re.compile(r"\b([A-Za-z_]\w*)\s*\(([^;{}]*)\)\s*(?:const\s*)?\{")
 CHANGING = re.compile(
     r"^(?!.*\bconst\b[^*&]*[*&]).*[*&]", re.DOTALL
 )  # a parameter through which an argument is changed
+BRACED = re.compile(r"(?!\s*return\b)[^=(){}]*?([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\{")
+MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)\(([^()]*)\)((?:[^\n\\]|\\\n)*)", re.MULTILINE)
 INDEX = re.compile(r"\[[^\[\]=]*\]")
-LIST = re.compile(r"(?:=|\breturn)\s*$")
+LIST = re.compile(r"(?:=|\breturn|[\w>]\s+[*&]?\w+\s*(?:\[[^\[\]]*\]\s*)*|=\s*[\w:<>]+)\s*$")
+OPENS = re.compile(
+    r"\b(?:struct|class|union|enum|namespace)\b|\)\s*->[^()]*$|\b(?:else|do|try|const|mutable|noexcept)\s*$"
+)
 LAMBDA = re.compile(r"\b([A-Za-z_]\w*)\s*=\s*\[[^\[\]]*\]")
 HEADS = frozenset({"for", "if", "while", "switch"})
-NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|,|$))")
+NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|,|\{|$))")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
@@ -68,11 +74,15 @@ class Statements:
     """The statements of a kernel's files."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
+        plain = {file: blank_comments(text) for file, text in sources.items()}
+        macros = {name: words for text in plain.values() for name, words in _macros(text)}
+        plain = {file: _with_macros(text, macros) for file, text in plain.items()}
         self._of_file = {
-            file: list(_statements(text, f"{number}")) for number, (file, text) in enumerate(sources.items())
+            file: list(_statements(text, f"{number}")) for number, (file, text) in enumerate(plain.items())
         }
         self._all = [statement for statements in self._of_file.values() for statement in statements]
-        self._changing = {pair for text in sources.values() for pair in _changing(blank_comments(text))}
+        self._changing = {pair for text in plain.values() for pair in _changing(text)}
+        self._values = {name for text in plain.values() for name in _values(text)}
         # of the name of a pointer or a reference those of what it may point to, and of functions that are values
         self._behind = _grouped(pair for one in self._all for pair in (*one.points, *one.captured))
         points = _grouped(pair for one in self._all for pair in one.points)
@@ -86,6 +96,11 @@ class Statements:
         """Names, and those of what they point to, or of what a function that they are the name of takes from around it:
         pointers and functions themselves are no variables that are recorded."""
         return words.union(*(self._behind[word] for word in words if word in self._behind))
+
+    @property
+    def referring(self) -> frozenset[str]:
+        """The pointers and references of which it is known to what they point."""
+        return frozenset(name for one in self._all for name, _ in one.points)
 
     def unrecorded(self) -> list[RecordedVariable]:
         """What numbers may come by and no recording has, as if it were variables: conditions on which something is
@@ -138,41 +153,45 @@ class Statements:
         return self._with_pointed(frozenset().union(*here))
 
     def words_of_calls(self, function: str) -> frozenset[str]:
-        """The names in the statements that call a function, and their conditions."""
-        name = function.split("<")[0]
-        here = (one.words | one.conditions for one in self._all if name in one.called)
+        """The names in the statements that call a function, and their conditions. Of one that is a value, all calls by
+        the name of such a one, or of a parameter."""
+        called = self._values if function == "lambda" else {function.split("<")[0]}
+        here = (one.words | one.conditions for one in self._all if called & one.called)
         return self._with_pointed(frozenset().union(*here))
 
 
 def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
-    """By the first of each pair the second ones."""
+    """By the first of each pair the second ones, and those of which these are the first."""
     found: dict[str, frozenset[str]] = {}
     for first, second in pairs:
         found[first] = found.get(first, frozenset()) | {second}
+    count = -1
+    while count != (count := sum(map(len, found.values()))):
+        found = {first: those.union(*(found[one] for one in those if one in found)) for first, those in found.items()}
     return found
 
 
 def _statements(text: str, file: str) -> Iterator[Statement]:
-    """What lies between semicolons and braces; the head of a loop is one, and a list of values in braces is a part. A
-    call with a function in braces among its arguments is one as a whole, too."""
-    plain, conditions = blank_comments(text), Conditions(file)
+    """What lies between semicolons and braces of a text without comments; the head of a loop is one, and a list of
+    values in braces is a part. A call with a function in braces among its arguments is one as a whole, too."""
+    conditions = Conditions(file)
     start, depth, lists, is_whole = 0, 0, 0, False
     functions = [""]  # of each open brace the name that has the function around it for a value, if one has
     around: list[tuple[int, int]] = []  # of each open brace: where the statement that it is part of begins, if it is
-    for match in re.finditer(r"[;{}()]|^[ \t]*#.*$", plain, flags=re.MULTILINE):
+    for match in re.finditer(r"[;{}()]|^[ \t]*#.*$", text, flags=re.MULTILINE):
         mark = match[0]
         depth += (mark == "(") - (mark == ")")
         if mark in ("(", ")") or (mark == ";" and depth > 0):
             continue
-        own = plain[start : match.start()]
-        if (mark == "{" and (lists or LIST.search(own))) or (mark == "}" and lists):
+        own = text[start : match.start()]
+        if (mark == "{" and (lists or _begins_list(own))) or (mark == "}" and lists):
             lists += 1 if mark == "{" else -1
             continue
         if own.strip():
             begin = start + len(own) - len(own.lstrip())
-            first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
+            first, last = text.count("\n", 0, begin) + 1, text.count("\n", 0, match.start()) + 1
             words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
-            points = frozenset(pair for refers in (POINTS, REFERS, RANGE) for pair in refers.findall(own))
+            points = frozenset((*POINTS.findall(own), *RANGE.findall(own), *_refers(own)))
             pointers = frozenset(POINTER.findall(own))
             captured = frozenset((functions[-1], word) for word in words if functions[-1])
             within, made = conditions.of(own.strip(), begin, opens=mark == "{")
@@ -195,11 +214,52 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
         start, depth = outer if is_whole else (match.end(), 0)
 
 
+def _begins_list(text: str) -> bool:
+    """Whether a brace behind a text begins values, not a block."""
+    return bool(LIST.search(text)) and not OPENS.search(text)
+
+
+def _refers(text: str) -> Iterator[tuple[str, str]]:
+    """The pairs (pointer or reference, what it points to) of declarations: the first name behind casts; of a reference,
+    and where a condition chooses, all but those in indices."""
+    for mark, name, made in REFERS.findall(text):
+        value, count = CAST.sub("", _listed(made)[0]), 1
+        while count:
+            value, count = INDEX.subn("", value)
+        words = WORD.findall(value)
+        yield from ((name, word) for word in (words if mark == "&" or "?" in value else words[:1]))
+
+
+def _macros(text: str) -> Iterator[tuple[str, list[str]]]:
+    """The macros with parameters that a text defines, each with the other names in it."""
+    for name, parameters, body in MACRO.findall(text):
+        yield name, [word for word in dict.fromkeys(WORD.findall(body)) if word not in WORD.findall(parameters)]
+
+
+def _with_macros(text: str, macros: Mapping[str, list[str]]) -> str:
+    """The text with the names in macros as further arguments where these are used."""
+    names = "|".join(name for name, words in macros.items() if words)
+    if not names:
+        return text
+    return re.sub(
+        rf"\b({names})\s*\((?=\s*(\))?)",
+        lambda use: f"{use[0]}{', '.join(macros[use[1]])}{'' if use[2] else ', '}",
+        text,
+    )
+
+
 def _changing(text: str) -> Iterator[tuple[str, int]]:
     """The functions that a text defines, each with the numbers of the arguments that it may change."""
     for function, parameters in DEFINED.findall(text):
         if function not in HEADS:
             yield from ((function, n) for n, one in enumerate(_listed(parameters)) if CHANGING.match(one.strip()))
+
+
+def _values(text: str) -> Iterator[str]:
+    """The names of functions that are values, and of parameters that such a one may be given for."""
+    yield from LAMBDA.findall(text)
+    for _, parameters in DEFINED.findall(text):
+        yield from (words[-1] for one in _listed(parameters) if (words := WORD.findall(one)))
 
 
 def _given(text: str) -> frozenset[tuple[str, int, str]]:
@@ -237,6 +297,9 @@ def _parts(text: str) -> Iterator[Assignment]:
             yield from (one._replace(words=one.words | words) for one in _parts(rest))
         return
     for part in _declared(text):
+        if braced := BRACED.match(part):
+            yield Assignment(frozenset({braced[1]}), frozenset(WORD.findall(part)))
+            continue
         if "(" not in part and not ASSIGNED.search(part):
             continue
         yield Assignment(_changed(part), frozenset(WORD.findall(part)), not ASSIGNED.search(part))

@@ -315,6 +315,41 @@ extern "C" __global__ void k(const float* x, float* y) {
     assert offsets == [0, 4, 8, 12]
 
 
+# A number of the thread's own, `s`, is made into `v` by way of something that has no statement of its own.
+BY_THE_WAY = {
+    "values in braces": ("", "const float v{s};", "v"),
+    "a list of values": (
+        "struct Two { float a, b; };",
+        "const Two two{s, 1}; __syncwarp(); float v = Two{0, two.a}.b;",
+        "v",
+    ),
+    "a macro": ("#define TWICE(a) const float v = 2 * (a)", "TWICE(s);", "v"),
+    "a function that is a value": ("", "float v = 0; auto set = [&](float to) { v = to; }; set(s);", "v"),
+    "a function that is given": (
+        "template <class F> __device__ void with(float s, F f) { const float t = s; __syncwarp(); f(t); }",
+        "float v = 0; with(s, [&](float to) { __syncwarp(); v = to; });",
+        "v",
+    ),
+}
+
+
+@WITH_VARIABLES
+@all_of("what", BY_THE_WAY)
+def test_a_number_comes_from_what_stands_in_no_assignment(what):
+    above, statement, result = BY_THE_WAY[what]
+    code = f"""{above}
+extern "C" __global__ void k(const float* x, float* y) {{
+    const float s = x[0];
+    __syncwarp();
+    {statement}
+    __syncwarp();
+    y[0] = {result};
+}}"""
+    x, y = torch.ones(1), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    assert len(recording.origins("y", 0)) == 1
+
+
 @WITH_VARIABLES
 def test_elements_that_a_loop_sets_by_reference_come_from_what_it_reads():
     code = r"""extern "C" __global__ void k(const float* x, float* y) {
@@ -394,10 +429,11 @@ def test_a_counter_and_what_a_loop_repeats_are_told_apart():
 
 
 LOST = r"""union Word { float f; int i; };
-extern "C" __global__ void k(const float* x, float* y) {
-    long long at = threadIdx.x;
-    double wide = x[at];
-    float narrow = wide;
+extern "C" __global__ void k(const float* x, float* y, long long first) {
+    long long at = first + threadIdx.x;
+    double wide[2] = {0.1, 0};
+    wide[1] = x[at];
+    float narrow = wide[1];
     Word word;
     word.f = x[at];
     __syncwarp();
@@ -408,12 +444,44 @@ extern "C" __global__ void k(const float* x, float* y) {
 
 
 @WITH_VARIABLES
-def test_variables_of_8_bytes_and_unions_are_known_by_name_alone():
+def test_variables_of_8_bytes_have_two_words_and_unions_are_known_by_name_alone():
     x, y = torch.arange(32.0), torch.zeros(96)
-    recording = record(lambda: RawModule(code=LOST).get_function("k")((1,), (32,), (x, y)))
-    assert [one.name for one in recording.left_out] == ["at", "wide", "word"]
+    recording = record(lambda: RawModule(code=LOST).get_function("k")((1,), (32,), (x, y, np.int64(0))))
+    assert [one.name for one in recording.left_out] == ["word"]
     found = [recording.origins("y", 4 * (5 + first)) for first in (0, 32, 64)]
-    assert [(len(one), one.is_all) for one in found] == [(0, False), (0, False), (1, True)]
+    assert [(len(one), one.is_all) for one in found] == [(1, True), (0, False), (1, True)]
+    wide = {one.name: (n, one.count, one.words) for n, one in enumerate(recording.variables) if one.words > 1}
+    assert {name: form for name, (_, *form) in wide.items()} == {"first": [1, 2], "at": [1, 2], "wide": [2, 2]}
+    c = recording.columns
+    for name, dtype, values in (("at", np.int64, [5]), ("wide", np.float64, [0.1, 5])):
+        words = np.full(2 * len(values), -1)
+        mine = (c["changes.thread"] == 5) & (c["changes.variable"] == wide[name][0])
+        words[c["changes.element"][mine]] = c["changes.word"][mine]
+        assert words.astype(np.uint32).view(dtype).tolist() == values
+
+
+@WITH_VARIABLES
+def test_what_a_reference_to_a_variable_sets_comes_from_what_it_is_set_to():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float most[2] = {0, 0}, least[2] = {0, 0};
+    for (int n = 0; n < 4; n++) {
+        const float s = x[n];
+        float& one = (n < 2 ? most : least)[n % 2];
+        float& same = one;
+        if (s > same) same = s;
+        float* other = reinterpret_cast<float*>(least);
+        if (s > *other) *other = s;
+    }
+    y[0] = most[0];
+    y[1] = least[0];
+}"""
+    x, y = torch.full((4,), -1.0), torch.zeros(2)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    assert [one.name for one in recording.left_out] == ["one", "same"]
+    for n in range(2):
+        origins = recording.origins("y", 4 * n)
+        offsets = [int(recording.columns["lanes.offset"][one.row]) for one in origins]
+        assert offsets == [0, 4, 8, 12] and origins.is_all
 
 
 @WITH_VARIABLES

@@ -63,6 +63,14 @@ UNCHANGED = r"""extern "C" __global__ void k(const float* x, float* y) {
     const float* p = last > 5 ? x + 3 : x + 4;
     y[2] = *p;
 }"""
+BY_THE_WAY = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float v = 0;
+    auto set = [&](float to) { v = to; };
+    const float s = x[threadIdx.x];
+    __syncwarp();
+    set(s);
+    y[threadIdx.x] = v;
+}"""
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
 RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
 
@@ -405,7 +413,7 @@ def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_
     assert asked(page, of, [WRITE_OUT, 5]) == [[READ_ROW, 2, 58]]
     first = "m.originsOf(rec, 1, 4 * 5, 4, rec.count).reads.map(({ step, offset }) => [step, offset / 4])"
     assert asked(page, first) == [[1, 58]]  # in[58], which warp 1 read
-    values = "m.variableAt(rec, 5, 1, 0, argument)?.word ?? null"
+    values = "m.variableAt(rec, 5, 1, 0, argument)?.words[0] ?? null"
     assert asked(page, values, WRITE_OUT - 1) is None
     assert asked(page, values, WRITE_OUT) == int(np.float32(2 * 58).view(np.uint32))
 
@@ -431,8 +439,8 @@ def test_inputs_are_those_of_python(open_widget, transpose):
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("code", "count"),
-    [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1), (UNCHANGED, 3)],
-    ids=["lines", "anew", "sum", "unchanged"],
+    [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1), (UNCHANGED, 3), (BY_THE_WAY, 1)],
+    ids=["lines", "anew", "sum", "unchanged", "by the way"],
 )
 def test_inputs_by_what_statements_say_are_those_of_python(open_widget, code, count):
     x, y = torch.full((32,), 10.0), torch.zeros(32)
@@ -721,6 +729,22 @@ def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
     assert [one.split()[1] for one in lanes.all_inner_texts()[:4]] == ["0", "2", "4", "6"]
     row = page.locator(".ak-variables tbody tr:visible")
     assert row.all_inner_texts() == ["mine\t6\tstep 2"]
+
+
+@pytest.mark.browser
+def test_variables_of_8_bytes_are_shown(open_widget):
+    code = """extern "C" __global__ void k(float* y) {
+    long long below[2] = {-3, -4LL << 32};
+    double half = 0.5 + threadIdx.x;
+    y[threadIdx.x] = half + below[0] + below[1];
+}"""
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (torch.zeros(32),)))
+    page = open_widget(Player(meta=recording.packed()[0] | {"start": {"lane": 5}}, data=recording.packed()[1], step=0))
+    rows = page.locator(".ak-variables tbody tr:visible")
+    rows.filter(has_text="half").wait_for()
+    assert sorted(rows.all_inner_texts()) == ["below[2]\t−3 −2e10\tnow", "half\t5.5\tnow"]
+    page.get_by_label("in each lane").select_option(label="half  (k)")
+    assert [one.split()[1] for one in page.locator(".ak-lanes > button").all_inner_texts()[:3]] == ["0.5", "1.5", "2.5"]
 
 
 @pytest.mark.browser

@@ -201,13 +201,15 @@ function settingAt(rec, place) {
 }
 
 // When the variables of threads were set for the first time. news: of each thread, for each variable, the step before which
-// it was; behind: by the step of the thread right before that, [thread, variable].
+// it was (-1 where no thread says so: its function has come to its end before the next step); behind: by the step of the thread right before that, [thread, variable].
 function firstsOf(rec) {
   if (rec.firsts) return rec.firsts;
   const count = rec.variables.list.length;
   const { step, thread, variable } = rec.changes;
   const news = new Int32Array(32 * rec.meta.warps * count).fill(rec.count + 1);
   const behind = new Map();
+  const told = new Set(variable);
+  for (let key = 0; key < news.length; key++) if (!told.has(key % count)) news[key] = -1;
   for (let n = 0; n < step.length; n++) {
     const key = thread[n] * count + variable[n];
     if (news[key] <= rec.count) continue;

@@ -81,7 +81,7 @@ function lanePanel(rec, act) {
     const held = Array.from({ length: Math.min(variable.count, SHOWN) }, (_, k) => variableAt(rec, thread, n, k, view.step));
     row.hidden = held.every((one) => one === null);
     if (row.hidden) return false;
-    const words = held.map((one) => (one ? brief(numberOfWord(one.word, variable.type), variable.count > 1 ? 5 : 8) : "·"));
+    const words = held.map((one) => (one ? brief(numberOfWords(one.words, variable.type), variable.count > 1 ? 5 : 8) : "·"));
     const last = Math.max(...held.map((one) => one?.step ?? -1));
     for (const [cell, text] of [[value, words.join(" ") + (variable.count > SHOWN ? " …" : "")], [note, last === view.step ? "now" : last > 0 ? `step ${bytes(last)}` : ""]]) {
       if (cell.textContent !== text) cell.textContent = text;
@@ -94,7 +94,7 @@ function lanePanel(rec, act) {
 
   function ofVariable(view, variable, thread) {
     const held = variableAt(rec, thread, view.quantity, Math.min(view.element, variable.count - 1), view.step);
-    return held ? brief(numberOfWord(held.word, variable.type), 5) : "";
+    return held ? brief(numberOfWords(held.words, variable.type), 5) : "";
   }
 
   // The first number that a lane reads, or the one that it writes.

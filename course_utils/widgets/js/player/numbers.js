@@ -45,11 +45,17 @@ export function elementAt(rec, array, offset, type, step) {
   return bytesAt(rec, array, offset, size, step, SCRATCH_BYTES) === UNKNOWN ? undefined : read();
 }
 
-// The number in a 32-bit word of a local variable.
-export function numberOfWord(word, type) {
-  SCRATCH.setUint32(0, word, true);
-  const plain = type.replace(/\b(const|volatile)\b/g, "").trim();
-  return NUMBERS[OF_CUDA[plain] ?? (plain.endsWith("*") ? "uint32" : "float32")].read();
+// What g++ calls the types of local variables.
+const OF_VARIABLE = {
+  ...OF_CUDA, "long int": "int64", "long long int": "int64", "long unsigned int": "uint64", "long long unsigned int": "uint64",
+  "short int": "int16", "short unsigned int": "uint16", "signed char": "int8", char: "int8", "unsigned char": "uint8",
+};
+
+// The number in the 32-bit words of a local variable's element: one, or the low and the high one.
+export function numberOfWords([low, high = 0], type) {
+  SCRATCH.setUint32(0, low, true);
+  SCRATCH.setUint32(4, high, true);
+  return NUMBERS[OF_VARIABLE[type] ?? "float32"].read();
 }
 
 // The type of an array's numbers: its own, or where it has none the one that the reader chose.

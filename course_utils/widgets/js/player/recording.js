@@ -52,7 +52,7 @@ export async function loadRecording(meta, packed) {
   rec.flights = flightsOf(rec);
   rec.mbarriers = mbarriersOf(rec);
   rec.variables = variablesOf(meta);
-  rec.elements = []; // of each warp what was new in its variables, once somebody has asked for it
+  rec.ofWords = []; // of each warp what was new in its variables, once somebody has asked for it
   rec.findings = meta.findings;
   rec.whole = taken(meta.columns.filter(isLate)).then((changes) => {
     rec.changes = changes;
@@ -681,15 +681,15 @@ export function sectorsOf(rec, step) {
 
 // ---- local variables
 
-// The variables, each with the number of its first element among a thread's, and how many elements a thread has.
+// The variables, each with the number of its first word among a thread's, and how many words a thread has.
 function variablesOf(meta) {
-  let elements = 0;
+  let words = 0;
   const list = meta.variables.map((variable, number) => {
-    const one = { ...variable, number, base: elements };
-    elements += variable.count;
+    const one = { words: 1, ...variable, number, base: words };
+    words += one.count * one.words;
     return one;
   });
-  return { list, elements };
+  return { list, words };
 }
 
 // What was new in the variables of one warp's lanes, by key(lane, n), n being a row of rec.changes: a history with `keys`
@@ -701,21 +701,27 @@ function changesOfWarp(rec, warp, keys, key) {
   });
 }
 
-// The history of each element of each lane of a warp.
-function elementsOfWarp(rec, warp) {
+// The history of each word of each lane of a warp.
+function wordsOfWarp(rec, warp) {
   const { variable, element } = rec.changes;
-  const { list, elements } = rec.variables;
-  return changesOfWarp(rec, warp, 32 * elements, (lane, n) => lane * elements + list[variable[n]].base + element[n]);
+  const { list, words } = rec.variables;
+  return changesOfWarp(rec, warp, 32 * words, (lane, n) => lane * words + list[variable[n]].base + element[n]);
 }
 
-// What an element of a local variable of a thread holds at `step`: its 32-bit word and the step of its last change; null
-// before its first, and before the recording is whole.
+// What an element of a local variable of a thread holds at `step`: its 32-bit words, the low one first, and the step of its
+// last change; null before its first, and before the recording is whole.
 export function variableAt(rec, thread, variable, element, step) {
   if (!rec.isWhole) return null;
   const warp = thread >> 5;
-  const history = rec.elements[warp] ??= elementsOfWarp(rec, warp);
-  const key = (thread & 31) * rec.variables.elements + rec.variables.list[variable].base + element;
-  const place = placeFrom(history, key, step + 1) - 1;
-  if (place < history.start[key]) return null;
-  return { word: rec.changes.word[history.at[place]], step: history.step[place] };
+  const history = rec.ofWords[warp] ??= wordsOfWarp(rec, warp);
+  const { base, words: count } = rec.variables.list[variable];
+  const [words, steps] = [[], []];
+  for (let n = 0; n < count; n++) {
+    const key = (thread & 31) * rec.variables.words + base + count * element + n;
+    const place = placeFrom(history, key, step + 1) - 1;
+    if (place < history.start[key]) return null;
+    words.push(rec.changes.word[history.at[place]]);
+    steps.push(history.step[place]);
+  }
+  return { words, step: Math.max(...steps) };
 }
