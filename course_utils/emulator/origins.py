@@ -44,8 +44,10 @@ class Origins:
         variables: Sequence[RecordedVariable],
         left_out: Sequence[RecordedVariable],
         sources: Mapping[str, str],
+        kernel: str,
     ) -> None:
         """All of them those of a `Recording`."""
+        self._kernel = kernel
         self._columns = c = columns
         self._all_places, self._arrays = places, arrays
         self._op, self._array, self._width = (c[f"steps.{name}"] for name in ("op", "array", "width"))
@@ -148,6 +150,22 @@ class Origins:
         is_new = np.concatenate([[True], (of[1:] != of[:-1]) | (writer[1:] != writer[:-1])])[: len(of)] & (writer >= 0)
         first = np.searchsorted(rows[of[is_new]], np.arange(len(self._offset) + 1))
         return first, writer[is_new], is_open
+
+    # ---- what was not written
+
+    @cached_property
+    def may_stay(self) -> list[bool]:
+        """Of each array whether a number that the kernel itself has read decides if, or where, something is written to
+        it: what stays there comes from that number, too."""
+        read = {
+            one for place in np.unique(self._place[np.isin(self._op, READING)]) for one in self._with_callers(place)
+        }
+        places = [self._all_places[one] for one in read if self._all_places[one].caller < 0]
+        own = frozenset().union(*(parts(one) for one in self._variables if one.function == self._kernel))
+        names = own & self._statements.set_by_reads(places)
+        written = set(self._array[np.isin(self._op, WRITING)].tolist())
+        arrays = enumerate(self._arrays)
+        return [n in written and bool(self._statements.choosing(one.name) & names) for n, one in arrays]
 
     # ---- what is not known
 
@@ -322,8 +340,11 @@ class Origins:
             self._made[variables] = reduce(or_, (self._made_set[one] for one in _bits(variables)), 0)
         return self._made[variables]
 
+    def array_of(self, row: int) -> int:
+        return int(self._array[self.step_of[row]])
+
     def is_global(self, row: int) -> bool:
-        return self._arrays[self._array[self.step_of[row]]].space == "global"
+        return self._arrays[self.array_of(row)].space == "global"
 
     def has_width(self, row: int) -> bool:
         """Zeros that are written have none at their source."""
@@ -346,7 +367,9 @@ class Origins:
     def first_reads(self, array: int, offset: int, step: int) -> Reads:
         """The reads from global memory of what the block had not written, from which a byte was made before a step."""
         first = self.writer(array, offset, step)
-        return self._reads_behind([] if first is None else [first.row], through_memory=True)
+        reads = self._reads_behind([] if first is None else [first.row], through_memory=True)
+        reads.is_all &= first is None or not self.may_stay[array]
+        return reads
 
     def _reads_behind(self, rows: list[int], *, through_memory: bool) -> Reads:
         way = _Way(self, through_memory=through_memory)
@@ -471,6 +494,7 @@ class _Way:
             self.found.add(row)
             return
         known = self._known
+        self.is_all &= not known.may_stay[known.array_of(row)]
         first, writers, is_open = known.made_of
         for writer in writers[first[row] : first[row + 1]].tolist():
             self._written.setdefault(int(known.step_of[writer]), set()).add(writer)

@@ -105,7 +105,10 @@ class Recording:
             "warps": self.warps,
             "places": self.places,
             "ops": OPS,
-            "arrays": [asdict(array) for array in self.arrays],
+            "arrays": [
+                asdict(array) | {"may_stay": may_stay}
+                for array, may_stay in zip(self.arrays, self._origins.may_stay, strict=True)
+            ],
             "names": self._origins.names,
             "sets": self._origins.sets,
             "statements": self._origins.statement_of,
@@ -131,7 +134,7 @@ class Recording:
 
     @cached_property
     def _origins(self) -> Origins:
-        return Origins(self.columns, self.places, self.arrays, self.variables, self.left_out, self.sources)
+        return Origins(self.columns, self.places, self.arrays, self.variables, self.left_out, self.sources, self.kernel)
 
     def writer(self, array: str | int, offset: int, step: int | None = None) -> Access | None:
         """Who last wrote the byte at `offset` of an array (its name, or its number in `arrays`) before `step` (None: at
@@ -149,7 +152,8 @@ class Recording:
         variable all that it held before. What comes by way of registers that the recording leaves out (`left_out`) is
         not among them: `is_all` of the answer, which is a list, is False then, and where it is not known how a write
         was made. Missed without a word is what names do not show, such as what stands in a macro within a macro. A
-        write that was not done comes from nothing.
+        write that was not done comes from nothing, but where the kernel itself decides by what it has just read whether
+        it writes to an array: then `is_all` of `origins` is False.
         """
         return self._origins.inputs(self._access_of(step, thread))
 

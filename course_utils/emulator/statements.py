@@ -22,6 +22,7 @@ CHANGING = re.compile(
 )  # a parameter through which an argument is changed
 BRACED = re.compile(r"(?!\s*return\b)[^=(){}]*?([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*\{")
 MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+([A-Za-z_]\w*)\(([^()]*)\)((?:[^\n\\]|\\\n)*)", re.MULTILINE)
+MEMBER = re.compile(r"(?:\.|->)\s*[A-Za-z_]\w*")
 INDEX = re.compile(r"\[[^\[\]=]*\]")
 LIST = re.compile(r"(?:=|\breturn|[\w>]\s+[*&]?\w+\s*(?:\[[^\[\]]*\]\s*)*|=\s*[\w:<>]+)\s*$")
 OPENS = re.compile(
@@ -30,16 +31,19 @@ OPENS = re.compile(
 LAMBDA = re.compile(r"\b([A-Za-z_]\w*)\s*=\s*\[[^\[\]]*\]")
 HEADS = frozenset({"for", "if", "while", "switch"})
 NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|,|\{|$))")
-ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
+ASSIGNED = re.compile(r"(?<![=!<>\[])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
 class Assignment(NamedTuple):
     """A part of a statement: the names that it may change, and all those from which they may be made, conditions among
-    them. calls: it calls a function, and assigns nothing."""
+    them. calls: it calls a function, and assigns nothing; counts: it stands in the head of a loop or a condition;
+    chosen: the names by which it is chosen whether, and what in an array it changes: of conditions, and in indices."""
 
     changed: frozenset[str]
     words: frozenset[str]
     calls: bool = False
+    counts: bool = False
+    chosen: frozenset[str] = frozenset()
 
 
 class Statement(NamedTuple):
@@ -152,6 +156,24 @@ class Statements:
         here = (part.words for part in self._parts if names & part.changed)
         return self._with_pointed(frozenset().union(*here))
 
+    def set_by_reads(self, places: Iterable[RecordedPlace]) -> frozenset[str]:
+        """The names that are assigned to in statements that read at these places, but for those in heads of loops."""
+        read = (one for place in places for one in self._at(place.file, place.line))
+        return frozenset(name for one in read for part in one.assignments if not part.counts for name in part.changed)
+
+    def _at(self, file: str, line: int) -> Iterator[Statement]:
+        return (one for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+
+    def choosing(self, array: str) -> frozenset[str]:
+        """The names by which it is chosen whether, and where, something is written to an array, with those in the heads
+        of conditions."""
+        found = frozenset().union(*(part.chosen for part in self._parts if array in part.changed))
+        before = 0
+        while before != (before := len(found)):
+            heads = {one for one in found if one.startswith("#")}
+            found = found.union(*(part.words for part in self._parts if heads & part.changed))
+        return found
+
     def words_of_calls(self, function: str) -> frozenset[str]:
         """The names in the statements that call a function, and their conditions. Of one that is a value, all calls by
         the name of such a one, or of a parameter."""
@@ -195,7 +217,7 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
             pointers = frozenset(POINTER.findall(own))
             captured = frozenset((functions[-1], word) for word in words if functions[-1])
             within, made = conditions.of(own.strip(), begin, opens=mark == "{")
-            all_parts = [one._replace(words=one.words | within) for one in _parts(own)]
+            all_parts = [one._replace(words=one.words | within, chosen=one.chosen | within) for one in _parts(own)]
             all_parts += [Assignment(frozenset({name}), why) for name, why in made]
             yield Statement(
                 first, last, words, tuple(all_parts), called, points, captured, pointers, _given(own), within, is_whole
@@ -290,11 +312,12 @@ def _parts(text: str) -> Iterator[Assignment]:
         end = closing(text, head.end() - 1)
         inner, rest = text[head.end() : end], text[: head.start()] + text[end + 1 :]
         words = frozenset(WORD.findall(inner))
+        chosen = frozenset(WORD.findall(MEMBER.sub("", inner)))
         for part in inner.split(";"):
             if ASSIGNED.search(part):
-                yield from (one._replace(words=words) for one in _parts(part))
+                yield from (one._replace(words=words, counts=True) for one in _parts(part))
         if rest.strip():
-            yield from (one._replace(words=one.words | words) for one in _parts(rest))
+            yield from (one._replace(words=one.words | words, chosen=one.chosen | chosen) for one in _parts(rest))
         return
     for part in _declared(text):
         if braced := BRACED.match(part):
@@ -302,7 +325,18 @@ def _parts(text: str) -> Iterator[Assignment]:
             continue
         if "(" not in part and not ASSIGNED.search(part):
             continue
-        yield Assignment(_changed(part), frozenset(WORD.findall(part)), not ASSIGNED.search(part))
+        assigned = [match.start() for match in ASSIGNED.finditer(part)]
+        chosen = _indices(part[: assigned[-1]] if assigned else part)
+        yield Assignment(_changed(part), frozenset(WORD.findall(part)), not assigned, chosen=chosen)
+
+
+def _indices(text: str) -> frozenset[str]:
+    """The names in brackets."""
+    depth, inner = 0, ""
+    for mark in text:
+        depth += (mark == "[") - (mark == "]")
+        inner += mark if depth > 0 else " "
+    return frozenset(WORD.findall(MEMBER.sub("", inner)))
 
 
 def _declared(text: str) -> Iterator[str]:

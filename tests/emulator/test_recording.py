@@ -21,7 +21,7 @@ from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.operators import flash_attention_v2
 from tests.helpers.all_of import all_of
-from tests.helpers.recorded import ADDED, WITH_NUMBER
+from tests.helpers.recorded import ADDED, NOT_WRITTEN, WITH_NUMBER
 
 TINY = r"""extern "C" __global__ void tiny(const float* x, float* y) {
     __shared__ float s[64];
@@ -373,6 +373,16 @@ def test_what_all_lanes_add_to_one_number_is_among_its_origins():
     of = [[(names[recording.columns["steps.array"][one.step]], one.thread) for one in origins] for origins in found]
     assert [sorted(one) for one in of] == [[*(("x", n) for n in range(count)), ("y", 0)] for count in (64, 6)]
     assert all(origins.is_all for origins in found)
+
+
+@WITH_VARIABLES
+def test_what_stays_because_it_was_not_written_is_said_not_to_be_all():
+    x, y = torch.zeros(32), torch.zeros(32)
+    recording = record(lambda: RawModule(code=NOT_WRITTEN).get_function("k")((1,), (32,), (x, y)))
+    assert not recording.origins("y", 0).is_all  # of `any`, if one number were more than 5
+    code = NOT_WRITTEN.replace("s > 5", "threadIdx.x > 31")
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
+    assert recording.origins("y", 0).is_all
 
 
 @WITH_VARIABLES

@@ -37,6 +37,16 @@ ADDED = r"""extern "C" __global__ void k(const float* x, float* y) {
     const float before = atomicAdd(y, x[threadIdx.x]);
     if (threadIdx.x == 5) y[5] = before;
 }"""
+# What is read decides that a number stays as it was.
+NOT_WRITTEN = r"""extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ int any;
+    if (threadIdx.x == 0) any = 0;
+    __syncthreads();
+    const float s = x[threadIdx.x];
+    if (s > 5) any = 1;
+    __syncthreads();
+    y[threadIdx.x] = any;
+}"""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.canvas_texts import pale_canvas_texts, watched_canvases
 from tests.helpers.large_values import computed
-from tests.helpers.recorded import ADDED, OPS, WITH_NUMBER, busy, fetched, swap, twice, with_many_changes
+from tests.helpers.recorded import ADDED, NOT_WRITTEN, OPS, WITH_NUMBER, busy, fetched, swap, twice, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 
 IN_SEVERAL_LINES = (
@@ -453,15 +453,16 @@ def test_inputs_by_what_statements_say_are_those_of_python(open_widget, code, co
 
 
 @pytest.mark.browser
-def test_origins_in_lanes_of_one_step_are_those_of_python(open_widget):
-    x, y = torch.ones(64), torch.zeros(32)
-    recording = record(lambda: RawModule(code=ADDED).get_function("k")((1,), (64,), (x, y)))
+@pytest.mark.parametrize(("code", "counts"), [(ADDED, [65, 7]), (NOT_WRITTEN, [0, 0])], ids=["added", "not written"])
+def test_origins_are_those_of_python(open_widget, code, counts):
+    x, y = torch.ones(64), torch.zeros(64)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (64,), (x, y)))
     page = open_widget(player(*recording.packed()))
     told = """argument.map((n) => m.originsOf(rec, 1, 4 * n, 4, rec.count))
         .map(({ reads, isAll }) => [reads.map(({ step, row }) => [step, row]), isAll])"""
     right = [recording.origins("y", 4 * n) for n in (0, 5)]
     assert asked(page, told, [0, 5]) == [[[[one.step, one.row] for one in reads], reads.is_all] for reads in right]
-    assert [len(reads) for reads in right] == [65, 7]
+    assert [len(reads) for reads in right] == counts
 
 
 @pytest.mark.browser

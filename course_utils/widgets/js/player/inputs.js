@@ -14,7 +14,9 @@ export function inputsOf(rec, step, lane, delta = 0) {
 // The reads from global memory of what the block had not written, from which an element was made before `step`.
 // { reads, isAll, isLost }
 export function originsOf(rec, number, offset, size, step) {
-  return wayBack(rec, writersOf(rec, number, offset, size, step).writers, true);
+  const { writers } = writersOf(rec, number, offset, size, step);
+  const found = wayBack(rec, writers, true);
+  return { ...found, isAll: found.isAll && !(writers.length && rec.arrays[number].may_stay) };
 }
 
 // Who wrote the cells of some bytes before `step`, or in it, of its lanes before `lane`; areAll: whether all of them were
@@ -102,6 +104,7 @@ function wayBack(rec, writes, throughMemory) {
     if (!isNew(read, key)) return;
     const { writers, areAll } = throughMemory ? writersOf(rec, one.array, one.offset, one.width, one.step, one.lane) : { writers: [], areAll: false };
     writers.forEach(want);
+    if (throughMemory && rec.arrays[one.array].may_stay) isKnown = false; // what was not written is not followed
     if (!throughMemory || (!areAll && rec.arrays[one.array].space === "global")) found.set(one.row, one);
   }
 
