@@ -4,6 +4,8 @@ canvases and around them can be read in both themes."""
 import pytest
 
 from course_utils.site.look import CONTRAST, LOOK
+from course_utils.widgets.player import player
+from tests.helpers import recorded
 from tests.helpers.by_keyboard import answers, assert_all_controls_answer, every_stop
 from tests.helpers.canvas_texts import pale_canvas_texts, watched_canvases
 from tests.helpers.chapter_widgets import WIDGETS
@@ -11,9 +13,17 @@ from tests.helpers.example_widgets import EXAMPLES
 
 pytestmark = pytest.mark.browser
 
+
+def a_scene():
+    """A player as it stands between the paragraphs of a chapter, with its folds."""
+    meta, data = recorded.swap()
+    return player({**meta, "start": {"short": True}}, data)
+
+
 SAMPLE = ("launch-grid", "dsa-explorer", "barrier")
 OTHERS = pytest.mark.exhaustive("in make test three widgets, which have every kind of control but a fold")
-NAMES = [name if name in SAMPLE else pytest.param(name, marks=OTHERS) for name in EXAMPLES]
+ALL = EXAMPLES | {"a scene": a_scene}
+NAMES = [name if name in SAMPLE else pytest.param(name, marks=OTHERS) for name in ALL]
 
 
 @pytest.fixture
@@ -21,7 +31,7 @@ def opened(open_widget):
     """opened(name, theme="light") -> the page of a widget in the middle of its steps: it can go either way."""
 
     def opened_page(name, **options):
-        page = open_widget(EXAMPLES[name](), **options)
+        page = open_widget(ALL[name](), **options)
         page.evaluate("() => model.set('step', Math.floor(document.querySelector('.ak-step').max / 2))")
         return page
 

@@ -69,6 +69,7 @@ function memoryPanel(rec, act, isShort = false) {
   const colouring = select("colour", COLOURINGS, (colour) => act.set({ colour }));
   const types = select("read as", Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, name])), (type) => act.set({ type }));
   const follows = check("follow the step", (followsArray) => act.set({ followsArray }));
+  follows.input.addEventListener("blur", () => { follows.row.hidden = isShort && follows.input.checked; }); // not while it has the keys
   const readable = check("figures", (figures) => act.set({ figures }));
   const byBank = check("32 banks a row", (on) => act.set({ byBank: on }));
   const what = element("div", { class: "ak-note ak-array-words" });
@@ -308,7 +309,7 @@ function memoryPanel(rec, act, isShort = false) {
     said = key;
     for (const [part, value] of [[colouring, view.colour], [types, view.type]]) part.input.value = value;
     follows.input.checked = view.followsArray;
-    follows.row.hidden = isShort && view.followsArray;
+    follows.row.hidden = isShort && view.followsArray && !follows.input.matches(":focus");
     readable.input.checked = view.figures;
     byBank.input.checked = view.byBank;
     types.row.hidden = array.dtype !== "bytes";
