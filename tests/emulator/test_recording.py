@@ -472,22 +472,26 @@ def test_variables_of_8_bytes_have_two_words_and_unions_are_known_by_name_alone(
 @WITH_VARIABLES
 def test_what_a_reference_to_a_variable_sets_comes_from_what_it_is_set_to():
     code = r"""extern "C" __global__ void k(const float* x, float* y) {
-    float most[2] = {0, 0}, least[2] = {0, 0};
+    float most[2] = {0, 0}, least[2] = {0, 0}, both[2] = {0, 0};
     for (int n = 0; n < 4; n++) {
         const float s = x[n];
         float& one = (n < 2 ? most : least)[n % 2];
-        float& same = one;
-        if (s > same) same = s;
+        if (s > one) one = s;
+        for (float& each : both) {
+            float& same = each;
+            if (s > same) same = s;
+        }
         float* other = reinterpret_cast<float*>(least);
         if (s > *other) *other = s;
     }
     y[0] = most[0];
     y[1] = least[0];
+    y[2] = both[0];
 }"""
-    x, y = torch.full((4,), -1.0), torch.zeros(2)
+    x, y = torch.full((4,), -1.0), torch.zeros(3)
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
-    assert [one.name for one in recording.left_out] == ["one", "same"]
-    for n in range(2):
+    assert [one.name for one in recording.left_out] == ["each", "one", "same"]
+    for n in range(3):
         origins = recording.origins("y", 4 * n)
         offsets = [int(recording.columns["lanes.offset"][one.row]) for one in origins]
         assert offsets == [0, 4, 8, 12] and origins.is_all
