@@ -61,6 +61,7 @@ class Origins:
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
         left_out = [one for one in left_out if one.type != REFERENCE or one.name not in statements.referring]
+        left_out += [RecordedVariable("", name, "", 1, ()) for name in sorted(statements.of_device)]
         known = {name for one in (*variables, *left_out) for name in parts(one)}
         self._unrecorded = [one for one in statements.unrecorded() if one.name not in known]
         self._named = (*variables, *self._unrecorded)  # these have the numbers behind those of the variables
@@ -162,7 +163,9 @@ class Origins:
         }
         places = [self._all_places[one] for one in read if self._all_places[one].caller < 0]
         own = frozenset().union(*(parts(one) for one in self._variables if one.function == self._kernel))
+        arrays_read = set(self._array[np.isin(self._op, READING)].tolist())
         names = own & self._statements.set_by_reads(places)
+        names |= {one.name for n, one in enumerate(self._arrays) if n in arrays_read}
         written = set(self._array[np.isin(self._op, WRITING)].tolist())
         arrays = enumerate(self._arrays)
         return [n in written and bool(self._statements.choosing(one.name) & names) for n, one in arrays]

@@ -322,6 +322,17 @@ BY_THE_WAY = {
         "const Two two{s, 1}; __syncwarp(); float v = Two{0, two.a}.b;",
         "v",
     ),
+    "a pointer that is set later": ("", "float v = 0; float* p; p = &v + 0; *p = s;", "v"),
+    "an array": ("", "float v[2] = {0, 0}; auto p = v; p[1] = s;", "v[1]"),
+    "an array of another name": ("", "float v[2] = {0, 0}; float (&same)[2] = v; same[1] = s;", "v[1]"),
+    "an array of pointers": ("", "float v = 0, w = 0; float* p[2] = {&w, &v}; *p[1] = s;", "v"),
+    "what a function points to": (
+        "__device__ float* at(float* of, int n) { return of + n; }",
+        "float v[2] = {0, 0}; float* p = at(v, 1); *p = s;",
+        "v[1]",
+    ),
+    "names of parts": ("", "float v[2] = {0, 0}; auto& [first, second] = v; second = s;", "v[1]"),
+    "copies of parts": ("", "float v[2] = {0, s}; __syncwarp(); auto [first, second] = v; __syncwarp();", "second"),
     "a macro": ("#define TWICE(a) const float v = 2 * (a)", "TWICE(s);", "v"),
     "a function that is a value": ("", "float v = 0; auto set = [&](float to) { v = to; }; set(s);", "v"),
     "a function that is given": (
@@ -382,6 +393,18 @@ def test_what_stays_because_it_was_not_written_is_said_not_to_be_all():
     code = NOT_WRITTEN.replace("s > 5", "threadIdx.x > 31")
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
     assert recording.origins("y", 0).is_all
+
+
+@WITH_VARIABLES
+def test_a_way_through_a_variable_of_the_device_is_lost():
+    code = r"""__device__ float kept[32];
+extern "C" __global__ void k(const float* x, float* y) {
+    kept[threadIdx.x] = x[threadIdx.x];
+    y[threadIdx.x] = kept[threadIdx.x];
+}"""
+    x, y = torch.ones(32), torch.zeros(32)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
+    assert not recording.origins("y", 0).is_all
 
 
 @WITH_VARIABLES
