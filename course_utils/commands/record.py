@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 
 from course_utils.emulator import Recording, record
+from course_utils.emulator.raw_recording import MOST_ROWS
+from course_utils.emulator.recorder import MOST_ACCESSES
 from course_utils.launches import hopper
 from course_utils.launches.broken import BROKEN
 from course_utils.launches.chapters import course_launches, hard_launches
@@ -29,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--block", type=_block, default=(0, 0, 0), metavar="X,Y,Z", help="which block of the grid; default 0,0,0"
     )
     parser.add_argument("--launch", dest="number", type=int, metavar="N", help="of several launches this one, from 0")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=MOST_ACCESSES,
+        metavar="N",
+        help=f"accesses of threads, at most; default {MOST_ACCESSES:,}, and there is room for {MOST_ROWS:,}",
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that shows it, from disk and offline")
 
 
@@ -39,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
             raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
         if options.html and options.html.is_dir():
             raise FileNotFoundError(f"--html {options.html}: is a folder, takes the name of a file")
-        recording = record(chosen(options.launch), block=options.block, launch=options.number)
+        recording = record(chosen(options.launch), block=options.block, launch=options.number, limit=options.limit)
     except (CompileError, FileNotFoundError, KernelError, LaunchError, ValueError) as error:
         print(f"record: {error}", file=sys.stderr)
         return 1
@@ -56,9 +65,12 @@ def chosen(name: str) -> Callable[[], object]:
     launches = named_launches()
     if name not in launches:
         stem = name.rpartition("/")[2].removesuffix(".cu")
-        near = [one for one in launches if stem in one] or difflib.get_close_matches(stem, launches, 8, 0.3)
-        near = near or list(launches)
-        raise ValueError(f"KERNEL: got {name!r}, takes a launch's name, such as {', '.join(map(repr, near[:12]))}")
+        near = [one for one in launches if stem in one] or [one for one, file in _files().items() if stem in file]
+        near = near or difflib.get_close_matches(stem, launches, 8, 0.4) or list(launches)
+        more = f" and {len(near) - 12} more" if len(near) > 12 else ""
+        raise ValueError(
+            f"KERNEL: got {name!r}, takes a launch's name, such as {', '.join(map(repr, near[:12]))}{more}"
+        )
     return launches[name]
 
 
@@ -72,6 +84,11 @@ def named_launches() -> dict[str, Callable[[], object]]:
     for step in hopper.LADDER:
         found[f"hopper {step.file.rpartition('/')[2].removesuffix('.cu')}"] = partial(_run_hopper, step)
     return found
+
+
+def _files() -> dict[str, str]:
+    """The kernel file of each launch of the chapters, by its name."""
+    return {name: launch.source for name, launch in (course_launches() | hard_launches()).items()}
 
 
 def _run_broken(name: str) -> None:

@@ -16,7 +16,7 @@ class DebugLines:
 
     def __init__(self, library: Path, files: Collection[str], wrapped: Collection[tuple[str, int]] = ()) -> None:
         self._files, self._wrapped = set(files), set(wrapped)
-        self._rows, self._inlined = code_ranges(library)
+        self.rows, self._inlined = code_ranges(library)
 
     def locate(self, address: int) -> tuple[str, int] | None:
         """(file, line) of the innermost frame that lies in one of the learner's files, and not in `wrapped` if there is
@@ -34,8 +34,8 @@ class DebugLines:
         return [place for place in frames if place not in self._wrapped]
 
     def _frames(self, address: int) -> Iterator[tuple[str, int]]:
-        i = bisect.bisect_right(self._rows, address, key=lambda row: row.low) - 1
-        rows = [self._rows[i]] if i >= 0 else []
+        i = bisect.bisect_right(self.rows, address, key=lambda row: row.low) - 1
+        rows = [self.rows[i]] if i >= 0 else []
         for frame in itertools.chain(rows, self._inlined):
             if frame.low <= address < frame.high and frame.line and frame.file in self._files:
                 yield frame.file, frame.line

@@ -58,6 +58,11 @@ def settings() -> Settings:
     return _settings
 
 
+def patience() -> float:
+    """How many seconds of computing a launch that is recorded has to come further: to a step, or to another block."""
+    return max(_settings.time_limit / 20, min(_settings.time_limit, 1.0))
+
+
 @contextlib.contextmanager
 def configure(
     *,
@@ -233,13 +238,14 @@ def run(
     watch: Watch | None,
     statics: list[tuple[int, int, bool]],
     functions: Sequence[Function] = (),
+    statements: Sequence[int] = (),
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
     `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
     kernel takes them. The values of `global_variables` go to the worker; `keep` brings them back. `watch` says what a
-    traced library reports, `statics` where its shared variables are, `functions` whose variables are recorded. An
-    interrupt (KeyboardInterrupt) ends the worker.
+    traced library reports, `statics` where its shared variables are, `functions` whose variables are recorded,
+    `statements` what `RawRecording` takes. An interrupt (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
@@ -292,7 +298,7 @@ def run(
         chosen[: len(watch.blocks)] = torch.tensor(watch.blocks)
     recorded = None
     if watch and watch.record:
-        recorded = RawRecording(memory.front, recording_offset, watch.record, functions)
+        recorded = RawRecording(memory.front, recording_offset, watch.record, functions, statements, patience())
     exit_status, load_address = _exchange(request, memory.file)
     traced = TraceResults.from_buffer(memory.front, results_offset) if watch else None
     return Ended(report, exit_status, load_address, traced, recorded)

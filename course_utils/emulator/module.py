@@ -86,6 +86,7 @@ class _Library:
     ) -> None:
         self._translated = translated
         self._name = name
+        self._reports_copies_late = compiler.kind == "gcc"
         self.path = build_kernels(compiler, translated.text, translated.headers, options, name, build)
         self.runtime_path = build_runtime(compiler)
         _load_runtime(self.runtime_path)
@@ -137,6 +138,11 @@ class _Library:
     def recorded_functions(self) -> list[Function]:
         """Whose variables a recording has: only a library that is built for it says where they are."""
         return functions(self.path)
+
+    @functools.cached_property
+    def statements(self) -> list[int]:
+        """Where the code of another line or column begins, ascending, for a recording: only g++ makes it ask."""
+        return [row.low for row in self.lines.rows] if self._reports_copies_late else []
 
     @functools.cached_property
     def unrecorded_variables(self) -> list[tuple[str, str, str]]:
@@ -317,8 +323,12 @@ class EmulatedModule:
             of_block = _index(watch.blocks[0], grid)
             sanitized = replace(watch, sanitize=True, blocks=(), record=0, preferred=of_block)
 
-            def find() -> tuple[Finding, ...]:
-                with tracing.findings_aside() as found, contextlib.suppress(KernelError):
+            def find(time_limit: float | None) -> tuple[Finding, ...]:
+                with (
+                    tracing.findings_aside() as found,
+                    launch.configure(time_limit=time_limit),
+                    contextlib.suppress(KernelError),
+                ):
                     run(sanitized, keep=False)
                 return tuple(found.findings)
 
@@ -337,10 +347,11 @@ class EmulatedModule:
         watch: tracing.Watch | None,
         *,
         keep: bool = True,
-        find: Callable[[], tuple[Finding, ...]] = tuple,
+        find: Callable[[float | None], tuple[Finding, ...]] = lambda time_limit: (),
     ) -> None:
         """One run of a launch. keep: what it writes; find: runs the same launch for its findings, for a recording,
-        which a kernel that does not end has not."""
+        which a kernel that does not end has not. It takes a time limit: where this run has failed, that one may not
+        end."""
         library = self._library(Build.PLAIN if not watch else Build.RECORDED if watch.record else Build.TRACED)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
         global_variables = list(self._globals.values())
@@ -370,11 +381,13 @@ class EmulatedModule:
                 watch=watch,
                 statics=library.statics if watch else [],
                 functions=library.recorded_functions if watch and watch.record else (),
+                statements=library.statements if watch and watch.record else (),
             )
             is_endless = ended.report.outcome == report.TIME_LIMIT or (
                 ended.recorded is not None and ended.recorded.full
             )
-            findings = () if is_endless else find()
+            has_failed = ended.report.outcome != report.FINISHED
+            findings = () if is_endless else find(2 * launch.patience() if has_failed else None)
             if keep:
                 launch.keep(ended.report, memory, global_variables)
             if ended.recorded is not None:

@@ -14,7 +14,7 @@ from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function, Shared
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.parties import Parties
-from course_utils.emulator.raw_recording import IS_SITE, RawRecording
+from course_utils.emulator.raw_recording import IS_SITE, MOST_ROWS, RawRecording
 from course_utils.emulator.recorded import RecordedArray, RecordedFinding, RecordedPlace, RecordedVariable, row_counts
 from course_utils.emulator.recording import COLUMNS, Recording
 from course_utils.emulator.sanitizer import Finding
@@ -40,10 +40,12 @@ def record(
         recording = record(lambda: kernel(grid, block, args))
 
     block: its index in the grid, as blockIdx.x or as (x, y, z); launch: which one, counted from 0, where `call` makes
-    several; limit: how many accesses of threads there may be at most. The warps of the block take turns, each with one
-    request at a time; lanes that have parted meet again as soon as they can. The launch's outputs are those of a plain
-    one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The
-    sanitizer's findings in the same launch come with it, unless it runs out of time.
+    several; limit: how many accesses of threads there may be, up to 16,777,216. The warps of the block take turns, each
+    with one request at a time; lanes that have parted meet again as soon as they can. The launch's outputs are those of
+    a plain one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`);
+    so is a launch that computes for a twentieth of the time limit (`configure`) and comes to no step of the block and
+    to no other block. The sanitizer's findings in the same launch come with it, unless it runs out of time; a launch
+    that has failed it may run for a tenth.
 
     All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
     g++ is the compiler, but for pointers, references and unions; a variable is unknown until it is set. Not
@@ -52,14 +54,15 @@ def record(
     not report, is a step of nobody (warp -1) before the block reads it.
 
     Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
-    launches without `launch`, for none, and where the recording would be longer than the limit.
+    launches without `launch`, for none, and where the recording would be longer than the limit, or its warps take
+    100,000 turns without an access to memory.
     """
     if not callable(call):
         raise TypeError(f"call takes a function without arguments that makes a launch, got {type(call).__name__}")
     if launch is not None and (not _is_integer(launch) or launch < 0):
         raise ValueError(f"launch takes a number from 0 on, got {launch!r}")
-    if not _is_integer(limit) or limit < 1:
-        raise ValueError(f"limit takes a positive int, got {limit!r}")
+    if not _is_integer(limit) or not 1 <= limit <= MOST_ROWS:
+        raise ValueError(f"limit takes a positive int up to {MOST_ROWS}, got {limit!r}")
     asked = tracing.Asked(tracing.block_index(block, "block"), launch, int(limit))
     failure = ""
     with tracing.recording(asked):
@@ -104,15 +107,23 @@ def collect(
 
     Raises ValueError where there was no room for it.
     """
-    steps, rows, words = raw.steps(), raw.rows().astype(np.int32), raw.words()
+    steps, rows, words, changes = raw.columns()
+    rows = rows.astype(np.int32)
     place_of, places = _places(steps["place"], raw, lines, entries)
     if raw.full:
         last = sorted({places[number].line for number in place_of[-LAST_STEPS:].tolist() if number >= 0})
-        where = f", the last in line{'s' if len(last) > 1 else ''} {_listed(last)}" if last else ""
+        where = f"the last in line{'s' if len(last) > 1 else ''} {_listed(last)}" if last else ""
+        turns = steps["turn"].max(initial=0)
+        if raw.idle:
+            raise ValueError(
+                f"the recording of block {index} of {kernel}() has {len(steps):,} steps in {turns:,} turns of its warps"
+                f"{where and ', ' + where}, and in most of these no access to memory: does a loop there end?"
+            )
         raise ValueError(
             f"the recording of block {index} of {kernel}() is longer than {len(rows):,} accesses of threads, after "
-            f"{steps['turn'].max(initial=0):,} turns of its warps{where}: does a loop there end? Fewer keys, a smaller "
-            "head dimension, a smaller tile or another block make it shorter; limit= allows more"
+            f"{turns:,} turns of its warps{where and ', ' + where}: does a loop there end? Fewer keys, a smaller "
+            "head dimension, a smaller tile or another block make it shorter; limit= of record(), or --limit of the "
+            f"command, allows more, up to {MOST_ROWS:,}"
         )
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
     columns = {
@@ -122,7 +133,6 @@ def collect(
     columns |= {"steps.place": place_of, "steps.array": array_of}
     columns |= {"lanes.offset": rows, "words.value": words, "arrays.initial": initial}
     variable_of, variables = _variables(functions)
-    changes = raw.changes()
     columns |= {f"changes.{name}": np.ascontiguousarray(changes[name]) for name in changes.dtype.names}
     columns["changes.variable"] = variable_of[changes["variable"]]
     recording = Recording(

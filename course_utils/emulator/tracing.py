@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
@@ -173,11 +174,14 @@ class Asked:
     limit: int
     kernels: list[str] = field(default_factory=list)
     recording: Recording | None = None
+    thread: int = field(default_factory=threading.get_ident)  # that asks
 
 
 @contextlib.contextmanager
 def recording(asked: Asked) -> Iterator[None]:
     """Records as `asked` in the launches inside a `with`. Raises ValueError inside of what else watches launches."""
+    if _recorders and _recorders[-1].thread != threading.get_ident():
+        raise ValueError("record() while another thread records, which would see the launches of both: wait for it")
     if active():
         raise ValueError(
             "record() inside sanitize(), profile(), in_step() or another record(): use one after the other"

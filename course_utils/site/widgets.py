@@ -14,17 +14,19 @@ from pathlib import Path
 
 WIDGETS = Path(__file__).resolve().parents[1] / "widgets"  # read as files: importing them would bring PyTorch
 STYLES = ("widgets.css", "guesses.css", "player.css", "playing.css")
+COMMENT = re.compile(r"^[ \t]*//.*\n", re.MULTILINE)
 STATE = "application/vnd.attention-course.widget+json"
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """What pages with a widget load, as (path, text): each script as JupyterLab gets it (`widgets.frame.esm`)."""
+    """What pages with a widget load, as (path, text): each script as JupyterLab gets it (`widgets.frame.esm`),
+    without the lines that are comments: a page is to be light."""
     scripts = WIDGETS / "js"
     texts = {str(file.relative_to(scripts)): file.read_text(encoding="utf-8") for file in sorted(scripts.rglob("*.js"))}
     for name, text in texts.items():
         if 'data-widget": "' in text:  # not one of those that others begin with
             parts = ("shared.js", *re.findall(r"^// with ([\w/]+\.js)$", text, re.MULTILINE), name)
-            yield f"widgets/{name}", "\n".join(texts[part] for part in parts)
+            yield f"widgets/{name}", COMMENT.sub("", "\n".join(texts[part] for part in parts))
     for name in STYLES:
         yield name, (WIDGETS / name).read_text(encoding="utf-8")
 

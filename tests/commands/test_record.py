@@ -31,6 +31,8 @@ def test_wrong_input_is_named(tmp_path, capsys):
         ("two_ways", "--html", str(tmp_path / "no" / "x.html")): "there is no folder",
         ("two_ways", "--html", str(tmp_path)): "is a folder, takes the name of a file",
         ("micro/two_ways.cu",): "takes a launch's name, such as 'two_ways'",
+        ("sofmax",): "takes a launch's name, such as 'softmax, L=128'",
+        ("flash",): "such as 'forward_plain, L=256', 'forward_fa1_order, L=256', 'forward, L=256'",
         ("zzzz",): "takes a launch's name, such as 'vector_add'",
     }
     for arguments, words in cases.items():
@@ -39,6 +41,14 @@ def test_wrong_input_is_named(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["record", "two_ways", "--block", "a,b"])
     assert "takes one to three numbers such as 1,0,0, got 'a,b'" in capsys.readouterr().err
+
+
+def test_a_limit_is_passed_on_and_named_where_it_is_too_low(capsys):
+    assert main(["record", "transpose_tiled", "--limit", "64"]) == 1
+    assert "--limit of the command, allows more, up to 16,777,216" in capsys.readouterr().err
+    assert main(["record", "transpose_tiled", "--limit", "0"]) == 1
+    assert "limit takes a positive int up to 16777216, got 0" in capsys.readouterr().err
+    assert main(["record", "transpose_tiled", "--limit", "5000"]) == 0
 
 
 def test_chapters_broken_kernels_and_the_ladder_of_hopper_have_names():

@@ -102,6 +102,33 @@ def test_a_kernel_that_does_not_end_is_told_soon():
     assert time.perf_counter() - before < 15
 
 
+ENDLESS = """float* y, int which) {
+ int q = 0;
+ if (which == 0) while (true) q++;
+ if (which == 1 && blockIdx.x == 1) while (true) y[threadIdx.x] += 1;
+ if (which == 2 && threadIdx.x < 16) while (true) __syncthreads();
+ while (which == 3) __syncthreads();
+ y[0] = q; }"""
+
+
+def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit():
+    def asked(which):
+        return run(ENDLESS, torch.zeros(64), np.int32(which), blocks=2)
+
+    record(asked(4))  # what is compiled
+    before = time.perf_counter()
+    with configure(time_limit=20):
+        failures = [(recording := record(asked(which))).failure for which in range(3)]
+        with pytest.raises(ValueError, match=r"turns of its warps, the last in line 6, .* does a loop there end\?"):
+            record(asked(3))
+    assert [failure.partition(" [")[0] for failure in failures[:2]] == [
+        f"kernel.cu:{line}: time limit: in 1 s of computing there was no step to record, and no other block began"
+        for line in (3, 4)
+    ]
+    assert "barrier in a divergent branch" in failures[2] and recording.findings[0].tool == "synccheck"
+    assert time.perf_counter() - before < 18
+
+
 def test_a_launch_that_is_out_of_time_is_not_run_again():
     turning = run(
         "float* y, int n) {\n y[0] = 1;\n for (int i = 0; i >= 0; i = (i + n) % 7) {}\n }",

@@ -5,6 +5,7 @@ import functools
 import json
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -596,6 +597,18 @@ def test_arguments_that_do_not_fit():
     with pytest.raises(ValueError, match="longer than 0 accesses of threads, after 0 turns"):
         record(twice, launch=0, limit=1)
     assert record(twice, launch=1, block=(1, 0, 0)).index == (1, 0, 0)
+
+
+def test_who_records_already_is_named():
+    with pytest.raises(ValueError, match="inside sanitize.* or another record"):
+        record(lambda: record(lambda: None))
+
+    def in_another_thread():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(record, lambda: None).result()
+
+    with pytest.raises(ValueError, match="while another thread records"):
+        record(in_another_thread)
 
 
 def test_what_fails_is_recorded_up_to_there():

@@ -374,6 +374,8 @@ def test_without_scripts_answers_are_folded_below_the_questions_and_widgets_are_
 
 WIDGET = re.compile(r'data-widget-script="([\w.]+)">.*?<script type="application/json">(.*?)</script>', re.DOTALL)
 MOST_BYTES = 300_000  # that the widgets of a page add to it, with their scripts; chapter 07 has five of one kind
+PLAYER = "player.js"  # which shows scenes: each is a recording of at most 300,000 bytes, written in base64
+MOST_OF_A_SCENE, MOST_OF_THE_PLAYER = 400_000, 150_000
 
 
 def test_every_widget_of_the_chapters_is_alive_on_its_page_and_small(site):
@@ -382,8 +384,11 @@ def test_every_widget_of_the_chapters_is_alive_on_its_page_and_small(site):
         scripts = [site.folder / "_static" / "widgets" / name for name, _ in found]
         drawn = [re.search(r'"data-widget": "([\w-]+)"', script.read_text(encoding="utf-8"))[1] for script in scripts]
         assert [name for name in drawn if name != WITHOUT_STEPS] == WIDGETS[path.stem], path.stem
-        added = sum(len(state) for _, state in found) + sum(script.stat().st_size for script in set(scripts))
+        assert all(len(state) <= MOST_OF_A_SCENE for name, state in found if name == PLAYER), path.stem
+        added = sum(len(state) for name, state in found if name != PLAYER)
+        added += sum(script.stat().st_size for script in set(scripts) if script.name != PLAYER)
         assert added <= MOST_BYTES, path.stem
+    assert (site.folder / "_static" / "widgets" / PLAYER).stat().st_size <= MOST_OF_THE_PLAYER
 
 
 @pytest.mark.browser

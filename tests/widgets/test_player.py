@@ -291,6 +291,59 @@ def test_a_write_over_what_another_warp_may_still_read_is_a_hazard_too(open_widg
     assert "hazard: no barrier between" in page.locator(".ak-player-memory .ak-legend").inner_text()
 
 
+# What a lane does in shared memory, with and without the line that orders it; and what is said of it without.
+ORDERED = {
+    "a write over what another lane of the warp read": (
+        "s[t] = x[t]; __syncwarp(); float a = s[t ^ 1]; {} s[t] = a; y[t] = a;",
+        "__syncwarp();",
+        "lanes 0–31 write over what another lane of the warp read",
+    ),
+    "two numbers to one place": (
+        "s[{}t] = t; y[t] = s[t];",
+        "",
+        "lanes 0–31 write different numbers to one place in this step",
+    ),
+    "a write where a copy lands": (
+        "copy(s + t, x + t); {} s[t] = 2; wait(); y[t] = s[t];",
+        "wait();",
+        "lanes 0–31 write where a copy under way lands",
+    ),
+    "a read of what another lane copied": (
+        "copy(s + t, x + t); wait(); {} y[t] = s[t ^ 1];",
+        "__syncwarp();",
+        "lanes 0–31 read what another lane of the warp wrote",
+    ),
+}
+COPY = """__device__ void copy(float* to, const float* from) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at), "l"(from) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+__device__ void wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("what", ORDERED)
+def test_lanes_of_a_warp_race_as_racecheck_says(open_widget, what):
+    does, line, words = ORDERED[what]
+    x, y = torch.arange(32.0), torch.zeros(32)
+    for filled, races in [(line, False), ("0 * " if not line else "", True)]:
+        body = does.format(filled).replace("; ", ";\n    ")
+        code = f"""{COPY}extern "C" __global__ void k(const float* x, float* y) {{
+    __shared__ float s[32];
+    int t = threadIdx.x;
+    {body}
+}}"""
+        kernel = RawModule(code=code).get_function("k")
+        recording = record(lambda kernel=kernel: kernel((1,), (32,), (x, y)))
+        page = open_widget(player(*recording.packed()))
+        said = asked(page, "Array.from({ length: rec.count }, (_, step) => m.describeStep(rec, { step, other: -1 }))")
+        said = [one for one in said if "Hazard" in one]
+        assert bool(said) == any(one.tool == "racecheck" for one in recording.findings) == races
+    assert f"Hazard: {words}" in said[0]
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize(("number", "steps"), [("threadIdx.x", {1: [0]}), ("1", {})])
 def test_another_number_written_over_what_another_warp_wrote_is_a_hazard(open_widget, number, steps):
@@ -789,6 +842,25 @@ def test_the_address_keeps_step_warp_and_cell(opened):
     page.evaluate("location.hash = '#player=step:nonsense,cell:nothing%2B5'")
     page.locator(".ak-status", has_text="Step 0 of 160.").wait_for()
     assert not page.locator(".ak-trace b").count()
+
+
+@pytest.mark.browser
+def test_the_address_keeps_how_memory_is_looked_at(opened):
+    page = opened(1440, "#player=step:130,warp:3,lane:5,colour:bank,banks:32,array:tile")
+    page.locator(".ak-status", has_text="Step 130 of 160.").wait_for()
+    shown = "one => one.ariaLabel"
+    assert "tile, shared memory" in page.locator(".ak-grid").evaluate(shown)
+    assert "coloured by bank" in page.locator(".ak-grid").evaluate(shown)
+    assert page.locator(".ak-lanes button[aria-pressed=true] span").inner_text() == "5"
+    page.locator(".ak-player-memory select", has_text="last writer").select_option("writer")
+    page.wait_for_function("location.hash.includes('colour:writer')", polling=20)
+    assert page.evaluate("location.hash") == "#player=step:130,warp:3,cell:,lane:5,colour:writer,banks:32,array:tile"
+    page.go_back()
+    page.wait_for_function("document.querySelector('.ak-grid').ariaLabel.includes('by bank')", polling=20)
+    page.evaluate("location.hash = '#player=step:1e9,lane:99,colour:nonsense,banks:7,array:nothing'")
+    page.wait_for_function("document.querySelector('.ak-grid').ariaLabel.includes('by value')", polling=20)
+    assert page.locator(".ak-status").inner_text().startswith("Step 0 of 160.")
+    assert page.locator(".ak-lanes button[aria-pressed=true] span").inner_text() == "0"
 
 
 @pytest.mark.browser

@@ -9,6 +9,7 @@
 static const int nowhere = -1;
 static const unsigned most_calls = sizeof(emu_recording::calls) / sizeof(emu_call);
 static const unsigned patience = 1000;        // turns that a lane lets others of its warp go first
+static const uint32_t idle_turns = 100000;    // without an access to memory, of a block that does not end
 static const unsigned most_tries = 64;        // at a call, to see a struct that it returns go into memory,
 static const uint8_t goes_there = 255;        // which it has done there once
 static const size_t most_compared = 4 << 20;  // bytes of memory in which that is seen
@@ -24,8 +25,8 @@ struct Frame {
 };
 static const unsigned deepest = 32;           // of a call: calls in there are not told apart
 
-// What a lane has begun to write: where, how much, and where among the words the new value belongs.
-struct Written { uintptr_t address; uint32_t bytes, word; };
+// What a lane has begun to write: where, how much, where among the words the new value belongs, and in which step.
+struct Written { uintptr_t address; uint32_t bytes, word, step; };
 
 struct Lane {
     emu_intent deed;
@@ -39,7 +40,9 @@ struct Lane {
     int step;
     Written* written;                         // its last write, in pieces; kept from write to write
     unsigned written_count, written_room;
-    bool late;                                // which is there once the warp has met
+    bool late;                                // which is there once the warp has met;
+    bool copies;                              // or behind the read that the lane does now,
+    unsigned copied;                          // of which so many pieces are done
     uint32_t returned, returned_bytes;        // the call from which a struct has just come back; 0: none
     LogEntry log;                             // by which the scheduler knows that there is something to settle
 };
@@ -51,7 +54,7 @@ struct Recorder {
     Tracer* tracer;
     emu_recording* recording;
     Lane lanes[1024];
-    uint32_t turn;
+    uint32_t turn, last_turn, last_rows;      // the last turn at whose beginning there were new rows, and how many there were
     uint32_t find_call[most_calls];           // open addressing: the number of a call
     int barrier_step[EMU_CLUSTER + 1];        // of the first thread at a barrier that is to open; nowhere: none
     char* shared;                             // shared memory, as the steps so far make it
@@ -101,16 +104,17 @@ Recorder* emu_new_recorder(Tracer& t) {
 void emu_start_recording(Recorder& r) {
     const Block& b = *r.tracer->block;
     for (Lane& lane : r.lanes) {
-        lane.waits = lane.late = false;
+        lane.waits = lane.late = lane.copies = false;
         lane.depth = lane.passed_over = lane.written_count = lane.returned = 0;
     }
     r.recording->call_count = 1;
+    r.last_turn = r.turn, r.last_rows = r.recording->row_count;
     memset(r.shared, 0xff, (size_t)(b.shared_high - b.shared_low));
     for (int& step : r.barrier_step) step = nowhere;
 }
 
-[[noreturn]] static void give_up(Recorder& r) {
-    r.recording->full = 1;
+[[noreturn]] static void give_up(Recorder& r, emu_full why = EMU_FULL) {
+    r.recording->full = why;
     emu_end_worker(emu_record(r.tracer->block->launch, EMU_TRAP, nullptr, emu_site{}, "the recording is full"));
 }
 
@@ -442,6 +446,47 @@ static void add_written(Lane& lane, const Written& piece) {
     lane.written[lane.written_count++] = piece;
 }
 
+// How many statements begin up to a counter.
+static uint32_t statements_before(const emu_recording& given, uint32_t counter) {
+    uint32_t low = 0, high = given.statement_count;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (given.statements[middle] <= counter) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+// g++ announces a copy of a struct from memory to memory in one go: the write, then the read, then it does both. So at a read this
+// tells whether the lane has still to make its last write. A store of the number that was there already looks alike, but stands in
+// another statement; if both are of one macro it comes behind the read, too, which changes no number.
+static bool is_of_copy(const Recorder& r, const Lane& lane, const emu_intent& deed) {
+    if (deed.op != EMU_OP_READ || lane.deed.op != EMU_OP_WRITE || lane.late || !lane.written_count) return false;
+    const emu_recording& given = *r.recording;
+    const uint32_t write = lane.deed.counter;
+    if (!given.statement_count || write & emu_is_site || deed.counter <= write) return false;
+    if (statements_before(given, write) != statements_before(given, deed.counter)) return false;
+    for (unsigned i = 0; i < lane.written_count; i++) {
+        const Spot spot = find(r, lane.written[i].address, lane.written[i].bytes);
+        if (!spot.known || memcmp((const void*)lane.written[i].address, spot.known, lane.written[i].bytes)) return false;
+    }
+    return true;
+}
+
+unsigned emu_bytes_to_copy(const Recorder& r, uint32_t counter, unsigned piece) {
+    const Lane& lane = r.lanes[emu_current->linear_id];
+    if (piece ? !lane.copies : !is_of_copy(r, lane, {EMU_OP_READ, counter})) return 0;
+    return piece < lane.written_count ? lane.written[piece].bytes : 0;
+}
+
+// What the lane is still to write comes behind its step, a read: piece by piece.
+static void write_behind(Recorder& r, Lane& lane) {
+    for (unsigned i = lane.copied++; i < lane.written_count; i++) {
+        emu_step& write = r.recording->steps[lane.written[i].step];
+        write.op = EMU_OP_WRITE_BEHIND, write.extra = lane.step;
+    }
+}
+
 static void let_go(Recorder& r, unsigned warp, uint32_t group) {
     Block& b = *r.tracer->block;
     const Lane& one = r.lanes[32 * warp + __builtin_ctz(group)];
@@ -457,17 +502,18 @@ static void let_go(Recorder& r, unsigned warp, uint32_t group) {
         record_changes(r, lane, thread, (uint32_t)lane.step);
         lane.waits = false, lane.passed_over = 0;
         if (writes(step.op) && one.array != nowhere) {
-            add_written(lane, {lane.deed.address, lane.deed.width, word + row * words});
+            add_written(lane, {lane.deed.address, lane.deed.width, word + row * words, (uint32_t)lane.step});
             lane.late = lane.deed.shows_late;
             if (!lane.late) f.unsettled = &lane.log;
         }
+        if (lane.copies) write_behind(r, lane), f.unsettled = &lane.log;
         emu_make_ready(b, &f);
     }
 }
 
-// Whether what a lane writes is not there yet, because it comes with the next piece or its warp still has to meet for it.
+// Whether what a lane writes is not there yet, because it comes with the next piece, behind a read, or once its warp has met.
 static bool is_to_come(const Lane& lane, const Fiber& f) {
-    if (lane.waits && lane.deed.goes_on) return true;
+    if (lane.waits && (lane.deed.goes_on || lane.copies)) return true;
     return lane.late && (f.state == State::in_collective || (lane.waits && lane.deed.op == EMU_OP_EXCHANGE));
 }
 
@@ -480,6 +526,8 @@ bool emu_record_turn(Recorder& r) {
     for (unsigned warp = 0; warp < b.warp_count; warp++) any |= (groups[warp] = next_group(r, warp)) != 0;
     if (!any) return false;
     r.turn++;
+    if (r.last_rows != r.recording->row_count) r.last_rows = r.recording->row_count, r.last_turn = r.turn;
+    if (r.turn - r.last_turn > idle_turns) give_up(r, EMU_IDLE);
     for (unsigned warp = 0; warp < b.warp_count; warp++)
         for (uint32_t m = groups[warp]; m; m &= m - 1) {
             const emu_intent& deed = r.lanes[32 * warp + __builtin_ctz(m)].deed;
@@ -495,7 +543,7 @@ void emu_record_settled(Recorder& r, Fiber* f) {
     f->unsettled = nullptr;
     for (unsigned i = 0; i < lane.written_count; i++) keep_value(r, lane.written[i].word, lane.written[i].address, lane.written[i].bytes);
     lane.written_count = 0;
-    lane.late = false;
+    lane.late = lane.copies = false;
 }
 
 void emu_record_stopped(Recorder& r) {
@@ -543,8 +591,10 @@ void emu_record_last(Recorder& r) {
 int emu_announce(Recorder& r, const emu_intent& deed) {
     Fiber* f = emu_current;
     Lane& lane = r.lanes[f->linear_id];
-    if (deed.goes_on) f->unsettled = nullptr;   // all pieces are written at once, behind the last
+    const bool is_copy = !deed.goes_on && is_of_copy(r, lane, deed);
+    if (deed.goes_on || is_copy) f->unsettled = nullptr;   // all pieces are written at once, behind the last
     else if (!lane.late || deed.op != EMU_OP_EXCHANGE) emu_record_settled(r, f);
+    if (is_copy) lane.copies = true, lane.copied = 0;
     notice_returned(r, lane);
     const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
     lane.deed = deed;

@@ -25,6 +25,7 @@ struct emu_intent {
 void emu_prepare_recording(const emu_tracing* tracing);     // by the worker, at its start
 Recorder* emu_new_recorder(Tracer& t);
 void emu_start_recording(Recorder& r);
+unsigned emu_bytes_to_copy(const Recorder& r, uint32_t counter, unsigned piece);   // of a read of what the last write copies; 0: it is none
 bool emu_can_record(const Recorder& r, uintptr_t address, unsigned bytes);   // whether they lie in memory that is recorded
 int emu_announce(Recorder& r, const emu_intent& deed);        // returns when this thread is to do it: the number of its step
 bool emu_record_turn(Recorder& r);                          // no thread can go on but those that have announced; false: none has

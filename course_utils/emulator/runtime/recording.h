@@ -14,6 +14,7 @@ enum emu_op : uint32_t {
     EMU_OP_END,                            // what the step `extra` began is over
     EMU_OP_EXCHANGE,                       // between the lanes of a warp: a shuffle, a vote, ldmatrix
     EMU_OP_PHASE,                          // of an mbarrier, with `width` as its parity, is over
+    EMU_OP_WRITE_BEHIND,                   // a write that belongs behind the step `extra`, where Python puts it
 };
 
 // What there is to arrive at and to wait for besides mbarriers: barriers 0 to 15 of the block by their numbers, and these.
@@ -47,13 +48,19 @@ struct emu_variable { int32_t offset; uint32_t bytes, count, is_parameter; };
 
 struct emu_change { uint32_t step, thread, variable, element, word; };   // what was new just before this step
 
+enum emu_full : uint32_t { EMU_NOT_FULL, EMU_FULL, EMU_IDLE };   // idle: its warps take turns, and touch no memory
+
 struct emu_recording {
     uint32_t most_rows;           // by Python: how many rows the caller wants at most
-    uint32_t full;                // there was no room for all
+    uint32_t full;                // there was no room for all: an emu_full
     uint32_t step_count, row_count, word_count, site_count, call_count, change_count;
-    uint32_t function_count, padding;
+    uint32_t function_count;
+    uint32_t statement_count;     // by Python; 0: nobody knows where statements begin
+    double patience;              // by Python: seconds of computing in which the launch must come further, to a step or to the next block
+    uint32_t block_count, padding;   // that have begun
     emu_function functions[1024];
     emu_variable variables[16 << 10];
+    uint32_t statements[256 << 10];   // where the code of another statement begins, ascending: of another line or column
     emu_recorded_site sites[1024];
     emu_call calls[64 << 10];
     emu_step steps[4 << 20];

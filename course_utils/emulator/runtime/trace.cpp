@@ -175,11 +175,19 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     else if (t->watching && t->recorder) record_step(*t->recorder, address, 1u << log_bytes, access, place, false, goes_on);
 }
 
+// The widest access there may be at an address, as the binary logarithm of its bytes.
+static unsigned log_of_piece(uintptr_t address, size_t bytes) {
+    unsigned log_bytes = 0;
+    while (log_bytes < 4 && (2u << log_bytes) <= bytes && !(address & ((2u << log_bytes) - 1))) log_bytes++;
+    return log_bytes;
+}
+
 void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
-    for (bool goes_on = false; bytes; goes_on = true) {
-        unsigned log_bytes = 0;
-        while (log_bytes < 4 && (2u << log_bytes) <= bytes && !(address & ((2u << log_bytes) - 1))) log_bytes++;
-        record(address, log_bytes, access, counter, goes_on);
+    const Recorder* r = access == Access::read && emu_current ? emu_recorder() : nullptr;
+    for (unsigned piece = 0; bytes; piece++) {
+        const unsigned copied = r ? emu_bytes_to_copy(*r, emu_place_of(counter), piece) : 0;
+        const unsigned log_bytes = copied && copied <= bytes ? (unsigned)__builtin_ctz(copied) : log_of_piece(address, bytes);
+        record(address, log_bytes, access, counter, piece != 0);
         address += 1u << log_bytes;
         bytes -= 1u << log_bytes;
     }
@@ -266,6 +274,7 @@ void emu_trace_start(Block& b) {
     const emu_dim3 grid = b.launch->grid;
     emu_watch(t, chosen(t, b.index.x + (uint64_t)grid.x * (b.index.y + (uint64_t)grid.y * b.index.z)));
     t.reading = false;
+    if (t.tracing->recording) __atomic_fetch_add(&t.tracing->recording->block_count, 1, __ATOMIC_RELAXED);
     b.recorder = t.watching ? t.recorder : nullptr;
     if (!t.watching) return;
     __atomic_fetch_add(&t.results->blocks_traced, 1, __ATOMIC_RELAXED);
@@ -327,6 +336,18 @@ extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind ki
     else emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
 }
 
+// A copy that is recorded is made piece by piece: each write stands behind its read.
+static void* record_copy(char* to, const char* from, size_t bytes, uintptr_t counter) {
+    for (size_t done = 0, piece; done < bytes; done += piece) {
+        const unsigned log_bytes = log_of_piece((uintptr_t)to + done, bytes - done);
+        piece = (size_t)1 << log_bytes;
+        record((uintptr_t)from + done, log_bytes, Access::read, counter);
+        record((uintptr_t)to + done, log_bytes, Access::write, counter);
+        memcpy(to + done, from + done, piece);
+    }
+    return to;
+}
+
 // ---- ThreadSanitizer's interface
 
 extern "C" {
@@ -360,6 +381,7 @@ HOOKS(1, 0) HOOKS(2, 1) HOOKS(4, 2) HOOKS(8, 3) HOOKS(16, 4)
 void __tsan_read_range(void* a, size_t bytes) { emu_record_access((uintptr_t)a, bytes, Access::read, COUNTER); }
 void __tsan_write_range(void* a, size_t bytes) { emu_record_access((uintptr_t)a, bytes, Access::write, COUNTER); }
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
+    if (emu_current && emu_recorder()) return record_copy((char*)to, (const char*)from, bytes, COUNTER);
     emu_record_access((uintptr_t)from, bytes, Access::read, COUNTER);
     emu_record_access((uintptr_t)to, bytes, Access::write, COUNTER);
     return memcpy(to, from, bytes);

@@ -108,7 +108,11 @@ static uintptr_t kernel_program_counter(const Fault& fault, const Block& b) {
 
 static bool in_stacks(const Block* b, uintptr_t address) { return b && address - (uintptr_t)b->stacks < b->stacks_bytes; }
 
-static const char still_running[] = "time limit: the kernel was still running after %g s";
+// What the watchdog says.
+static const char still_running[] = "time limit: the kernel was still running after %g s", stands_still[] =
+    "time limit: in %g s of computing there was no step to record, and no other block began";
+static const char* out_of_time = still_running;
+static double seconds;
 
 static bool in_dynamic_shared(const Block* b, uintptr_t address) {
     return b && address - (uintptr_t)b->dynamic_shared < EMU_SHARED_LIMIT;
@@ -145,7 +149,7 @@ static void sample(const Fault& fault) {
     const Fiber* f = emu_current;
     if (!f) return;                           // between two blocks: the next tick of the watchdog finds a kernel
     emu_report* report = launch->report;
-    emu_record(launch, EMU_TIME_LIMIT, f, emu_site{}, still_running, launch->time_limit);
+    emu_record(launch, EMU_TIME_LIMIT, f, emu_site{}, out_of_time, seconds);
     if (report->outcome != EMU_TIME_LIMIT) return;
     const uint32_t i = __atomic_fetch_add(&report->sample_count, 1, __ATOMIC_RELAXED);
     if (i >= EMU_SAMPLES) return;
@@ -175,16 +179,43 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
     emu_end_worker(true);
 }
 
+static double now(clockid_t clock) {
+    timespec time;
+    clock_gettime(clock, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+// Until the time limit; or until a launch that is recorded has not come further for a while. A busy machine does not count.
+static void wait_until_late() {
+    seconds = launch->time_limit;
+    const emu_recording* recording = launch->tracing ? launch->tracing->recording : nullptr;
+    const double end = now(CLOCK_MONOTONIC) + launch->time_limit, most = recording ? 0.05 : launch->time_limit;
+    double since = now(CLOCK_PROCESS_CPUTIME_ID), left;
+    uint32_t steps = 0, blocks = 0;
+    while ((left = end - now(CLOCK_MONOTONIC)) > 0) {
+        const double pause = left < most ? left : most;
+        const timespec time = {(time_t)pause, (long)((pause - (double)(time_t)pause) * 1e9)};
+        nanosleep(&time, nullptr);
+        if (!recording) continue;
+        const uint32_t steps_now = __atomic_load_n(&recording->step_count, __ATOMIC_RELAXED);
+        const uint32_t blocks_now = __atomic_load_n(&recording->block_count, __ATOMIC_RELAXED);
+        const double computed = now(CLOCK_PROCESS_CPUTIME_ID);
+        if (steps_now != steps || blocks_now != blocks) since = computed;
+        steps = steps_now, blocks = blocks_now;
+        if (computed - since < recording->patience) continue;
+        out_of_time = stands_still, seconds = recording->patience;
+        return;
+    }
+}
+
 static void* watch(void*) {
-    double whole = (double)(time_t)launch->time_limit;
-    timespec limit = {(time_t)whole, (long)((launch->time_limit - whole) * 1e9)};
-    nanosleep(&limit, nullptr);
+    wait_until_late();
     const timespec tick = {0, 500000};
     for (int i = 0; i < 2000; i++) {          // the handler runs on a thread that executes the kernel, and says where
         kill(getpid(), SIGALRM);
         nanosleep(&tick, nullptr);
     }
-    emu_end_worker(emu_record(launch, EMU_TIME_LIMIT, nullptr, emu_site{}, still_running, launch->time_limit));
+    emu_end_worker(emu_record(launch, EMU_TIME_LIMIT, nullptr, emu_site{}, out_of_time, seconds));
 }
 
 static int find_code(dl_phdr_info* info, size_t, void*) {

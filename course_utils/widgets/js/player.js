@@ -22,23 +22,38 @@ const MANY_CHANGES = 200000; // of local variables: unpacking as many takes long
 const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
 const TALL = { wide: 400, phone: 260, short: 225, shortPhone: 200 }; // pixels of the picture of memory, at most
 
-// What the address of a page says of a player: step, warp and chosen cell ("array+offset") as texts, of which any may be
-// missing or wrong. type: that of bytes of which nobody says what they are. Returns what they change.
-export function fromAddress(rec, { step, warp, cell }, type) {
-  const found = { step: wholeNumber(step, [0, rec.count - 1], 0), cell: null };
+// What the address of a page says of a player, texts of which any may be missing or wrong: step, warp, chosen cell
+// ("array+offset"), lane, colouring, "32" banks a row, and the array that does not follow the step. view: as the player
+// opens, which stays where the address says nothing. Returns what they change.
+export function fromAddress(rec, { step, warp, cell, lane, colour, banks, array }, view) {
+  const found = {
+    step: wholeNumber(step, [0, rec.count - 1], view.step), cell: null, followsArray: view.followsArray,
+    lane: wholeNumber(lane, [0, 31], view.lane), colour: oneOf(colour, Object.keys(COLOURINGS), view.colour),
+    byBank: banks === undefined ? view.byBank : banks === "32",
+    ...(view.followsArray ? {} : { array: view.array }),
+  };
   const seen = wholeNumber(warp, [0, rec.meta.warps - 1], null);
   if (seen !== null) Object.assign(found, { warp: seen, followsWarp: seen === rec.steps.warp[found.step] });
+  const shown = rec.arrays.find(({ name }) => name === array);
+  if (shown) Object.assign(found, { array: shown.number, followsArray: false });
   const [, name, offset] = cell?.match(/^(.+)[+ ](\d+)$/) ?? []; // an address may have a space for a plus
-  const array = rec.arrays.find((one) => one.name === name && Number(offset) < wholeBytes(one));
-  if (array) {
-    const { size } = NUMBERS[typeIn(array, { type })]; // a number has one address: that of its first byte
-    Object.assign(found, { cell: { array: array.number, offset: offset - (offset % size) }, array: array.number, looksAtCell: true });
+  const holder = rec.arrays.find((one) => one.name === name && Number(offset) < wholeBytes(one));
+  if (holder) {
+    const { size } = NUMBERS[typeIn(holder, view)]; // a number has one address: that of its first byte
+    Object.assign(found, { cell: { array: holder.number, offset: offset - (offset % size) }, array: holder.number, looksAtCell: true });
   }
   return found;
 }
 
-export function toAddress(rec, { step, warp, cell }) {
-  return { step, warp, cell: cell ? `${rec.arrays[cell.array].name}+${cell.offset}` : "" };
+// usual: the view as the player opens; how it looks is said only where it is another.
+export function toAddress(rec, view, usual = view) {
+  const looks = ({ lane, colour, byBank, followsArray, array }) => ({ lane, colour, banks: byBank ? 32 : "", array: followsArray ? "" : rec.arrays[array].name });
+  const { step, warp, cell } = view;
+  const before = looks(usual);
+  return {
+    step, warp, cell: cell ? `${rec.arrays[cell.array].name}+${cell.offset}` : "",
+    ...Object.fromEntries(Object.entries(looks(view)).filter(([name, value]) => value !== before[name])),
+  };
 }
 
 // Before a page could have several players its address was #step=130&warp=3&cell=tile+132.
@@ -174,8 +189,9 @@ function showPlayer(rec, model, root) {
   });
   view.writes = writesOfCell(rec, view);
   const end = keepDrawn(model, root, redraw);
-  address = keepInAddress(model, root, () => toAddress(rec, view), (texts) => {
-    const change = fromAddress(rec, texts, view.type);
+  const usual = { ...view };
+  address = keepInAddress(model, root, () => toAddress(rec, view, usual), (texts) => {
+    const change = fromAddress(rec, texts, usual);
     view.step = change.step; // no step is taken: that would turn to what it touches, away from the chosen cell
     act.set(change);
   }, formerAddress);

@@ -355,16 +355,32 @@ export function isOrdered(rec, first, then, by = rec.steps.warp[first]) {
   return wait >= 0 && firstAfter(rec.ofWarp, warp[then] + 1, wait) > first;
 }
 
-// Of a step in shared memory, the lanes that read what another lane has written or what a copy under way will write, or that
-// write over what another warp has read, or written another number, where nothing orders the two: [{ lane, offset, other }],
-// `other` being that step.
+// Of a step in shared memory, the lanes that read what another lane has written, or that write over what another has read, or
+// written another number, where nothing orders the two, and those that touch a place where a copy under way will land:
+// [{ lane, offset, other }], `other` being that step, or the step itself where its lanes write two numbers to one place.
 export function hazardsOf(rec, step) {
   const { op, array, width } = rec.steps;
   if (array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
   const party = rec.reads.has(op[step]) ? unorderedWrite : rec.writes.has(op[step]) ? unorderedBefore : () => -1;
   const known = new Map(); // a step -> whether it is ordered
-  return lanesOf(rec, step).map(({ lane, offset }) => ({ lane, offset, other: party(rec, step, offset, width[step], known, lane) }))
-    .filter(({ other }) => other >= 0);
+  const clashing = op[step] === rec.op.write ? clashesOf(rec, step) : new Set();
+  return lanesOf(rec, step).map(({ lane, offset }) => {
+    const other = party(rec, step, offset, width[step], known, lane);
+    return { lane, offset, other: other < 0 && clashing.has(offset) ? step : other };
+  }).filter(({ other }) => other >= 0);
+}
+
+// The offsets at which lanes of a step write different numbers.
+function clashesOf(rec, step) {
+  const words = Math.ceil(rec.steps.width[step] / 4);
+  const [first, found] = [new Map(), new Set()];
+  lanesOf(rec, step).forEach(({ offset }, n) => {
+    const at = rec.firstWord[step] + n * words;
+    const before = first.get(offset);
+    if (before === undefined) first.set(offset, at);
+    else if (rec.words.subarray(before, before + words).some((word, k) => word !== rec.words[at + k])) found.add(offset);
+  });
+  return found;
 }
 
 // Looks for the steps with a hazard, which are in rec.hazards then, a history of one key; the page may draw meanwhile.
@@ -391,8 +407,8 @@ export function otherHazard(rec, step, backwards = false) {
 // The write of what is read at `step`, if nothing orders the two, or -1.
 function unorderedWrite(rec, step, offset, size, known, lane) {
   const { op, array, warp } = rec.steps;
-  const next = otherWrite(rec, array[step], offset, size, step);
-  if (next >= 0 && op[next] === rec.op["copy write"] && begunOf(rec, next) < step) return next;
+  const landing = landingOn(rec, step, offset, size);
+  if (landing >= 0) return landing;
   const reader = begunOf(rec, step);
   const writer = lastWrite(rec, array[step], offset, size, step);
   if (writer < 0 || (op[writer] === rec.op.atomic && op[step] === rec.op.atomic)) return -1;
@@ -402,12 +418,19 @@ function unorderedWrite(rec, step, offset, size, known, lane) {
   return known.get(writer) ? -1 : writer;
 }
 
-// The write of what a lane reads at `step` by another lane of its warp, if no barrier of both stands between, or -1.
+// Where a copy that was under way at `step` wrote what is touched there, or -1.
+function landingOn(rec, step, offset, size) {
+  const next = otherWrite(rec, rec.steps.array[step], offset, size, step);
+  return next >= 0 && rec.steps.op[next] === rec.op["copy write"] && begunOf(rec, next) < step ? next : -1;
+}
+
+// The write, or the end of a copy, of what a lane reads at `step` by another lane of its warp, if no barrier of both stands
+// between, or -1.
 function unorderedInWarp(rec, step, offset, size, lane) {
   const { op, array, warp } = rec.steps;
   for (let part = 0; part < size; part += rec.arrays[array[step]].cell) {
     const writer = writerOf(rec, array[step], offset + part, step);
-    if (writer?.warp !== warp[step] || writer.lane === lane || op[writer.step] !== rec.op.write) continue;
+    if (writer?.warp !== warp[step] || writer.lane === lane || op[writer.step] === rec.op.atomic) continue;
     if (!isOrderedInWarp(rec, writer, { step, lane })) return writer.step;
   }
   return -1;
@@ -434,11 +457,14 @@ function changes(rec, number, offset, size, step) {
   return before.some((byte, n) => byte !== after[n]);
 }
 
-// What is written over at `step`: another warp's last write or last read of it, if nothing orders the two, or -1.
-function unorderedBefore(rec, step, offset, size, known) {
-  const { warp } = rec.steps;
+// What is written over at `step`: another warp's last write or another lane's last read of it, if nothing orders the two, or
+// a copy that lands there later; or -1.
+function unorderedBefore(rec, step, offset, size, known, lane) {
+  const { op, warp, width } = rec.steps;
   const begun = begunOf(rec, step);
   if (warp[begun] < 0) return -1;
+  const landing = op[step] === rec.op.write ? landingOn(rec, step, offset, size) : -1;
+  if (landing >= 0) return landing;
   const array = rec.arrays[rec.steps.array[step]];
   const writer = lastWrite(rec, array.number, offset, size, step);
   if (writer >= 0 && warp[writer] >= 0) {
@@ -454,6 +480,13 @@ function unorderedBefore(rec, step, offset, size, known) {
       if (read < since || seen.size === rec.meta.warps) break;
       const by = warp[begunOf(rec, read)];
       if (by < 0 || seen.has(by)) continue;
+      if (by === warp[step]) {
+        if (op[read] !== rec.op.read || op[step] !== rec.op.write) continue;
+        const readers = lanesOf(rec, read).filter((one) => one.lane !== lane && one.offset < offset + size && offset < one.offset + width[read]);
+        if (readers.some((one) => !isOrderedInWarp(rec, { step: read, warp: by, lane: one.lane }, { step, lane }))) return read;
+        if (readers.length) seen.add(by);
+        continue;
+      }
       seen.add(by);
       if (!known.has(read)) known.set(read, read < begun && isOrdered(rec, read, begun, by));
       if (!known.get(read)) return read;

@@ -163,9 +163,11 @@ function hazardWords(rec, step, hazards, other) {
   const deed = `${rec.reads.has(rec.steps.op[step]) ? "read" : "write"}${several ? "" : "s"}`;
   const place = placeOf(rec, other);
   const when = `step ${bytes(other)}${place ? `, line ${place.line}` : ""}`;
+  if (other === step) return `Hazard: ${who} ${deed} different numbers to one place in this step.`;
   if (other > step) return `Hazard: ${who} ${deed} where a copy under way lands at ${when}, and nobody has waited for it.`;
   if (warp[other] >= 0 && warp[other] === warp[step]) {
-    return `Hazard: ${who} ${deed} what another lane of the warp wrote at ${when}, and no __syncwarp() stands between.`;
+    const over = rec.reads.has(rec.steps.op[step]) ? "what another lane of the warp wrote" : "over what another lane of the warp read";
+    return `Hazard: ${who} ${deed} ${over} at ${when}, and no __syncwarp() stands between.`;
   }
   const whose = warp[other] < 0 ? engineOf(rec, other).replace("The", "the") : `warp ${warp[other]}`;
   const what = rec.reads.has(rec.steps.op[step]) ? `what ${whose} wrote` : `over what ${whose} ${rec.reads.has(rec.steps.op[other]) ? "read" : "wrote"}`;
