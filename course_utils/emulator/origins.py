@@ -25,6 +25,8 @@ from course_utils.emulator.recorded import (
 )
 from course_utils.emulator.statements import Statements, made_from, named, parts
 
+COUNTING = frozenset({"__syncthreads_count", "__syncthreads_or", "__syncthreads_and"})
+
 
 class Reads(list[Access]):
     """The reads from which something was made. `is_all`: whether these are all that names tell; else a way leads on
@@ -218,8 +220,10 @@ class Origins:
     @cached_property
     def is_lost(self) -> list[bool]:
         """Of each place whether its statement names a variable by which a number may have come, and which was left
-        out."""
-        return [bool(names) for names in named(self._all_places, self._lost, self._statements)]
+        out, or has a number of all warps: steps of one warp do not tell it."""
+        lost = named(self._all_places, self._lost, self._statements)
+        words = (self._statements.words_at(place.file, place.line) for place in self._all_places)
+        return [bool(names) or bool(those & COUNTING) for names, those in zip(lost, words, strict=True)]
 
     @cached_property
     def is_made_of_lost(self) -> list[bool]:
@@ -539,10 +543,15 @@ def _with_any(names: Sequence[set[str]], words: frozenset[str]) -> list[int]:
 
 
 def _statements_of(places: Sequence[RecordedPlace], statements: Statements) -> list[int]:
-    """For each place the number of its statement: of one in several lines there are several places."""
+    """For each place the number of its statement: of one in several lines there are several places, and of one that
+    calls what the emulator has made of a line in the same line, another one."""
     numbers: dict[tuple[str, int, int], int] = {}
     found: list[int] = []
     for place in places:  # a caller comes before its calls
-        caller = found[place.caller] if place.caller >= 0 else -1
-        found.append(numbers.setdefault((place.file, statements.around(place.file, place.line), caller), len(numbers)))
+        here = place.file, statements.around(place.file, place.line)
+        caller = place.caller
+        if caller >= 0 and here == (places[caller].file, statements.around(*places[caller][:2])):
+            found.append(found[caller])
+            continue
+        found.append(numbers.setdefault((*here, found[caller] if caller >= 0 else -1), len(numbers)))
     return found

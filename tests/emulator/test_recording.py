@@ -397,6 +397,20 @@ def test_what_stays_because_it_was_not_written_is_said_not_to_be_all():
 
 
 @WITH_VARIABLES
+def test_what_all_lanes_and_all_warps_have_together_comes_from_all_of_them_or_is_not_all():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    int sum = __reduce_add_sync(0xffffffff, (int)x[threadIdx.x]);
+    y[threadIdx.x] = sum;
+    int count = __syncthreads_count(x[threadIdx.x] > 0);
+    y[threadIdx.x + 64] = count;
+}"""
+    x, y = torch.ones(64), torch.zeros(128)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (64,), (x, y)))
+    assert y[5] == 32 and {one.thread for one in recording.origins("y", 4 * 5)} == set(range(32))
+    assert y[69] == 64 and not recording.origins("y", 4 * 69).is_all
+
+
+@WITH_VARIABLES
 def test_a_way_through_a_variable_of_the_device_is_lost():
     code = r"""__device__ float kept[32];
 extern "C" __global__ void k(const float* x, float* y) {
