@@ -323,7 +323,7 @@ BY_THE_WAY = {
         "const Two two{s, 1}; __syncwarp(); float v = Two{0, two.a}.b;",
         "v",
     ),
-    "a pointer that is set later": ("", "float v = 0; float* p; p = &v + 0; *p = s;", "v"),
+    "a pointer that is set later": ("", "float v[2] = {0, 0}; float* p; p = v + 1; *p = s;", "v[1]"),
     "an array": ("", "float v[2] = {0, 0}; auto p = v; p[1] = s;", "v[1]"),
     "an array of another name": ("", "float v[2] = {0, 0}; float (&same)[2] = v; same[1] = s;", "v[1]"),
     "an array of pointers": ("", "float v = 0, w = 0; float* p[2] = {&w, &v}; *p[1] = s;", "v"),
