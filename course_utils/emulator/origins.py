@@ -25,6 +25,8 @@ from course_utils.emulator.recorded import (
 )
 from course_utils.emulator.statements import Statements, made_from, named, parts
 
+COUNTING = frozenset({"__syncthreads_count", "__syncthreads_or", "__syncthreads_and"})
+
 
 class Reads(list[Access]):
     """The reads from which something was made. `is_all`: whether these are all that names tell; else a way leads on
@@ -61,6 +63,7 @@ class Origins:
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
         left_out = [one for one in left_out if one.type != REFERENCE or one.name not in statements.referring]
+        left_out += [RecordedVariable("", name, "", 1, ()) for name in sorted(statements.of_device)]
         known = {name for one in (*variables, *left_out) for name in parts(one)}
         self._unrecorded = [one for one in statements.unrecorded() if one.name not in known]
         self._named = (*variables, *self._unrecorded)  # these have the numbers behind those of the variables
@@ -162,7 +165,9 @@ class Origins:
         }
         places = [self._all_places[one] for one in read if self._all_places[one].caller < 0]
         own = frozenset().union(*(parts(one) for one in self._variables if one.function == self._kernel))
+        arrays_read = set(self._array[np.isin(self._op, READING)].tolist())
         names = own & self._statements.set_by_reads(places)
+        names |= {one.name for n, one in enumerate(self._arrays) if n in arrays_read}
         written = set(self._array[np.isin(self._op, WRITING)].tolist())
         arrays = enumerate(self._arrays)
         return [n in written and bool(self._statements.choosing(one.name) & names) for n, one in arrays]
@@ -215,8 +220,10 @@ class Origins:
     @cached_property
     def is_lost(self) -> list[bool]:
         """Of each place whether its statement names a variable by which a number may have come, and which was left
-        out."""
-        return [bool(names) for names in named(self._all_places, self._lost, self._statements)]
+        out, or has a number of all warps: steps of one warp do not tell it."""
+        lost = named(self._all_places, self._lost, self._statements)
+        words = (self._statements.words_at(place.file, place.line) for place in self._all_places)
+        return [bool(names) or bool(those & COUNTING) for names, those in zip(lost, words, strict=True)]
 
     @cached_property
     def is_made_of_lost(self) -> list[bool]:
@@ -536,10 +543,15 @@ def _with_any(names: Sequence[set[str]], words: frozenset[str]) -> list[int]:
 
 
 def _statements_of(places: Sequence[RecordedPlace], statements: Statements) -> list[int]:
-    """For each place the number of its statement: of one in several lines there are several places."""
+    """For each place the number of its statement: of one in several lines there are several places, and of one that
+    calls what the emulator has made of a line in the same line, another one."""
     numbers: dict[tuple[str, int, int], int] = {}
     found: list[int] = []
     for place in places:  # a caller comes before its calls
-        caller = found[place.caller] if place.caller >= 0 else -1
-        found.append(numbers.setdefault((place.file, statements.around(place.file, place.line), caller), len(numbers)))
+        here = place.file, statements.around(place.file, place.line)
+        caller = place.caller
+        if caller >= 0 and here == (places[caller].file, statements.around(*places[caller][:2])):
+            found.append(found[caller])
+            continue
+        found.append(numbers.setdefault((*here, found[caller] if caller >= 0 else -1), len(numbers)))
     return found

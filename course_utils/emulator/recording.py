@@ -151,9 +151,9 @@ class Recording:
         too little: all elements of an array are taken, and all lanes that a shuffle or a product joins, and of a
         variable all that it held before. What comes by way of registers that the recording leaves out (`left_out`) is
         not among them: `is_all` of the answer, which is a list, is False then, and where it is not known how a write
-        was made. Missed without a word is what names do not show, such as what stands in a macro within a macro. A
-        write that was not done comes from nothing, but where the kernel itself decides by what it has just read whether
-        it writes to an array: then `is_all` of `origins` is False.
+        was made. Missed without a word is what names do not show, such as what stands in a macro within a macro, or is
+        set through a pointer within a struct. A write that was not done comes from nothing, but where the kernel itself
+        decides by what it has just read whether it writes to an array: then `is_all` of `origins` is False.
         """
         return self._origins.inputs(self._access_of(step, thread))
 

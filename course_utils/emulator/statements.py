@@ -11,7 +11,13 @@ from course_utils.emulator.recorded import RecordedPlace, RecordedVariable
 from course_utils.toolchain.source import blank_comments
 
 POINTER = re.compile(r"[*&]\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\s*=(?!=)")
-REFERS = re.compile(r"([*&])\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\s*=(?!=)([^;]*)")
+REFERS = re.compile(
+    r"([*&]|\bauto\b)\s*(?:(?:const|__restrict__)\s+)*([A-Za-z_]\w*)\)?\s*(?:\[[^\[\]]*\]\s*)*=(?!=)([^;]*)"
+)
+POINTER_ALONE = re.compile(r"^\s*(?:const\s+)?[A-Za-z_][\w:]*(?:\s*<[^<>]*>)?\s*\*\s*([A-Za-z_]\w*)\s*$")
+SET_ANEW = re.compile(r"^\s*([A-Za-z_]\w*)\s*=(?!=)([^;]*)")
+BINDS = re.compile(r"\bauto\s*&{0,2}\s*\[([^\[\]]*)\]\s*=([^;]*)")
+OF_DEVICE = re.compile(r"\b__device__\s+(?!__)[\w:\s]*?\b([A-Za-z_]\w*)\s*(?:\[[^\[\]]*\]\s*)*(?:=[^=]|;|\{)")
 CAST = re.compile(r"^(?:\s|\w+_cast\s*<[^<>;]*>\s*\(|\([\w\s:]+[*&]+\s*\)|[(&*])+")
 RANGE = re.compile(r"\bfor\s*\([^;()?]*&\s*([A-Za-z_]\w*)\s*:\s*([A-Za-z_]\w*)")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
@@ -48,9 +54,10 @@ class Assignment(NamedTuple):
 
 class Statement(NamedTuple):
     """From its first to its last line: the names in it, what it may change, the names that are called, the pairs
-    (pointer, what it points to) of its assignments, (function, name in it) within a function that is a value, the
-    pointers and references that it declares, (function, number of the argument, name in that) of its calls, and on
-    which conditions it is executed. is_whole: it has other statements within."""
+    (pointer, what it points to) of its declarations, and of its assignments if the first is a pointer (`anew`),
+    (function, name in it) within a function that is a value, the pointers and references that it declares, (function,
+    number of the argument, name in that) of its calls, and on which conditions it is executed. is_whole: it has other
+    statements within."""
 
     first: int
     last: int
@@ -58,6 +65,7 @@ class Statement(NamedTuple):
     parts: tuple[Assignment, ...]
     called: frozenset[str]
     points: frozenset[tuple[str, str]]
+    anew: frozenset[tuple[str, str]]
     captured: frozenset[tuple[str, str]]
     pointers: frozenset[str]
     given: frozenset[tuple[str, int, str]]
@@ -87,6 +95,11 @@ class Statements:
         self._all = [statement for statements in self._of_file.values() for statement in statements]
         self._changing = {pair for text in plain.values() for pair in _changing(text)}
         self._values = {name for text in plain.values() for name in _values(text)}
+        pointers = frozenset().union(*(one.pointers for one in self._all))
+        self._all = [
+            one._replace(points=one.points.union(pair for pair in one.anew if pair[0] in pointers)) for one in self._all
+        ]
+        self.of_device = frozenset(name for text in plain.values() for name in OF_DEVICE.findall(text))
         # of the name of a pointer or a reference those of what it may point to, and of functions that are values
         self._behind = _grouped(pair for one in self._all for pair in (*one.points, *one.captured))
         points = _grouped(pair for one in self._all for pair in one.points)
@@ -214,13 +227,15 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
             first, last = text.count("\n", 0, begin) + 1, text.count("\n", 0, match.start()) + 1
             words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
             points = frozenset((*POINTS.findall(own), *RANGE.findall(own), *_refers(own)))
-            pointers = frozenset(POINTER.findall(own))
+            anew = frozenset((name, word) for name, made in SET_ANEW.findall(own) for word in _pointed(made))
+            pointers = frozenset(POINTER.findall(own) + POINTER_ALONE.findall(own))
             captured = frozenset((functions[-1], word) for word in words if functions[-1])
             within, made = conditions.of(own.strip(), begin, opens=mark == "{")
             all_parts = [one._replace(words=one.words | within, chosen=one.chosen | within) for one in _parts(own)]
             all_parts += [Assignment(frozenset({name}), why) for name, why in made]
             yield Statement(
-                first, last, words, tuple(all_parts), called, points, captured, pointers, _given(own), within, is_whole
+                *(first, last, words, tuple(all_parts), called, points, anew),
+                *(captured, pointers, _given(own), within, is_whole),
             )
         elif mark == "{":
             conditions.open()
@@ -242,14 +257,21 @@ def _begins_list(text: str) -> bool:
 
 
 def _refers(text: str) -> Iterator[tuple[str, str]]:
-    """The pairs (pointer or reference, what it points to) of declarations: the first name behind casts; of a reference,
-    and where a condition chooses, all but those in indices."""
+    """The pairs (pointer or reference, what it points to) of declarations."""
     for mark, name, made in REFERS.findall(text):
-        value, count = CAST.sub("", _listed(made)[0]), 1
-        while count:
-            value, count = INDEX.subn("", value)
-        words = WORD.findall(value)
-        yield from ((name, word) for word in (words if mark == "&" or "?" in value else words[:1]))
+        yield from ((name, word) for word in _pointed(made, is_reference=mark == "&"))
+    for names, made in BINDS.findall(text):
+        yield from ((name, word) for name in WORD.findall(names) for word in _pointed(made, is_reference=True))
+
+
+def _pointed(text: str, *, is_reference: bool = False) -> list[str]:
+    """To what a value may point: the first name behind casts; of a reference, and where a condition, a function or a
+    list gives it, all but those in indices."""
+    value, count = CAST.sub("", _listed(text)[0]), 1
+    while count:
+        value, count = INDEX.subn("", value)
+    words = WORD.findall(value)
+    return words if is_reference or re.search(r"[?({]", value) else words[:1]
 
 
 def _macros(text: str) -> Iterator[tuple[str, list[str]]]:
@@ -353,6 +375,8 @@ def _declared(text: str) -> Iterator[str]:
 def _changed(text: str) -> frozenset[str]:
     """What stands before an assignment, but for indices; all names where there is none, since a function may change its
     arguments."""
+    if binds := BINDS.search(text):
+        return frozenset(WORD.findall(binds[1]))
     assigned = [match.start() for match in ASSIGNED.finditer(text)]
     if not assigned:
         return frozenset(WORD.findall(text))

@@ -323,6 +323,17 @@ BY_THE_WAY = {
         "const Two two{s, 1}; __syncwarp(); float v = Two{0, two.a}.b;",
         "v",
     ),
+    "a pointer that is set later": ("", "float v[2] = {0, 0}; float* p; p = v + 1; *p = s;", "v[1]"),
+    "an array": ("", "float v[2] = {0, 0}; auto p = v; p[1] = s;", "v[1]"),
+    "an array of another name": ("", "float v[2] = {0, 0}; float (&same)[2] = v; same[1] = s;", "v[1]"),
+    "an array of pointers": ("", "float v = 0, w = 0; float* p[2] = {&w, &v}; *p[1] = s;", "v"),
+    "what a function points to": (
+        "__device__ float* at(float* of, int n) { return of + n; }",
+        "float v[2] = {0, 0}; float* p = at(v, 1); *p = s;",
+        "v[1]",
+    ),
+    "names of parts": ("", "float v[2] = {0, 0}; auto& [first, second] = v; second = s;", "v[1]"),
+    "copies of parts": ("", "float v[2] = {0, s}; __syncwarp(); auto [first, second] = v; __syncwarp();", "second"),
     "a macro": ("#define TWICE(a) const float v = 2 * (a)", "TWICE(s);", "v"),
     "a function that is a value": ("", "float v = 0; auto set = [&](float to) { v = to; }; set(s);", "v"),
     "a function that is given": (
@@ -383,6 +394,32 @@ def test_what_stays_because_it_was_not_written_is_said_not_to_be_all():
     code = NOT_WRITTEN.replace("s > 5", "threadIdx.x > 31")
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
     assert recording.origins("y", 0).is_all
+
+
+@WITH_VARIABLES
+def test_what_all_lanes_and_all_warps_have_together_comes_from_all_of_them_or_is_not_all():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    int sum = __reduce_add_sync(0xffffffff, (int)x[threadIdx.x]);
+    y[threadIdx.x] = sum;
+    int count = __syncthreads_count(x[threadIdx.x] > 0);
+    y[threadIdx.x + 64] = count;
+}"""
+    x, y = torch.ones(64), torch.zeros(128)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (64,), (x, y)))
+    assert y[5] == 32 and {one.thread for one in recording.origins("y", 4 * 5)} == set(range(32))
+    assert y[69] == 64 and not recording.origins("y", 4 * 69).is_all
+
+
+@WITH_VARIABLES
+def test_a_way_through_a_variable_of_the_device_is_lost():
+    code = r"""__device__ float kept[32];
+extern "C" __global__ void k(const float* x, float* y) {
+    kept[threadIdx.x] = x[threadIdx.x];
+    y[threadIdx.x] = kept[threadIdx.x];
+}"""
+    x, y = torch.ones(32), torch.zeros(32)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
+    assert not recording.origins("y", 0).is_all
 
 
 @WITH_VARIABLES
@@ -473,22 +510,26 @@ def test_variables_of_8_bytes_have_two_words_and_unions_are_known_by_name_alone(
 @WITH_VARIABLES
 def test_what_a_reference_to_a_variable_sets_comes_from_what_it_is_set_to():
     code = r"""extern "C" __global__ void k(const float* x, float* y) {
-    float most[2] = {0, 0}, least[2] = {0, 0};
+    float most[2] = {0, 0}, least[2] = {0, 0}, both[2] = {0, 0};
     for (int n = 0; n < 4; n++) {
         const float s = x[n];
         float& one = (n < 2 ? most : least)[n % 2];
-        float& same = one;
-        if (s > same) same = s;
+        if (s > one) one = s;
+        for (float& each : both) {
+            float& same = each;
+            if (s > same) same = s;
+        }
         float* other = reinterpret_cast<float*>(least);
         if (s > *other) *other = s;
     }
     y[0] = most[0];
     y[1] = least[0];
+    y[2] = both[0];
 }"""
-    x, y = torch.full((4,), -1.0), torch.zeros(2)
+    x, y = torch.full((4,), -1.0), torch.zeros(3)
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
-    assert [one.name for one in recording.left_out] == ["one", "same"]
-    for n in range(2):
+    assert [one.name for one in recording.left_out] == ["each", "one", "same"]
+    for n in range(3):
         origins = recording.origins("y", 4 * n)
         offsets = [int(recording.columns["lanes.offset"][one.row]) for one in origins]
         assert offsets == [0, 4, 8, 12] and origins.is_all
