@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from course_utils.cuda import RawModule
-from course_utils.emulator import configure, record
+from course_utils.emulator import configure, module, record
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.recorded import OPS, READING, WRITING
 from course_utils.emulator.recording import COLUMNS
@@ -113,6 +113,16 @@ def test_local_variables_are_known_once_they_are_set(recorded):
         found[variable.name] = c["changes.step"][mine].tolist(), c["changes.word"][mine].tolist()
     doubled = int(np.float32(80).view(np.uint32))
     assert found == {"twice": ([3], [doubled]), "nothing": ([3], [0])}  # read in step 1; also what is set to 0 is set
+
+
+def test_where_the_compiler_tells_no_variables_a_way_through_them_is_lost(monkeypatch):
+    code = 'extern "C" __global__ void k(const float* x, float* y) {\nfloat mine = x[0];\ny[0] = 2 * mine;\n}'
+    kernel = RawModule(code=code).get_function("k")
+    monkeypatch.setattr(module._Library, "recorded_functions", ())
+    monkeypatch.setattr(module._Library, "tells_variables", False)
+    recording = record(lambda: kernel((1,), (1,), (torch.ones(1), torch.zeros(1))))
+    assert not recording.variables
+    assert not recording.origins("y", 0).is_all
 
 
 def test_who_wrote_a_byte_and_from_what(recorded):
