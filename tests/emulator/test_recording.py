@@ -454,6 +454,20 @@ extern "C" __global__ void k(const float* x, float* y, long long first) {
 
 
 @WITH_VARIABLES
+def test_variables_of_an_enum_have_the_type_that_it_is_stored_as():
+    code = r"""enum Way { LEFT, RIGHT };
+enum class Far : long long { AWAY = 5 };
+extern "C" __global__ void k(const float* x, float* y) {
+    Way way = x[0] > 0 ? LEFT : RIGHT;
+    Far far = x[1] > 0 ? Far::AWAY : Far(1);
+    y[0] = way + (float)far;
+}"""
+    kernel = RawModule(code=code).get_function("k")
+    recording = record(lambda: kernel((1,), (1,), (torch.ones(2), torch.zeros(1))))
+    assert {one.name: one.type for one in recording.variables} == {"way": "unsigned int", "far": "long long int"}
+
+
+@WITH_VARIABLES
 def test_variables_of_8_bytes_have_two_words_and_unions_are_known_by_name_alone():
     x, y = torch.arange(32.0), torch.zeros(96)
     recording = record(lambda: RawModule(code=LOST).get_function("k")((1,), (32,), (x, y, np.int64(0))))
