@@ -262,7 +262,9 @@ def _leaves(name: str, entry: Any, at: int) -> Iterator[Leaf]:
                 yield name, kind, (*shape, *inner_shape), at, size, count
     elif entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type"):
         if _size(entry) in SIZES:
-            yield name, _name(entry) or "int", (), at, _size(entry), 1
+            stored = entry if entry.tag == "DW_TAG_base_type" else _type(entry)  # an enum is an integer
+            kind = _name(stored) if stored is not None else "int"
+            yield name, kind or "int", (), at, _size(entry), 1
     elif entry.tag in STRUCTS[:2] and _name(entry) != TENSOR_MAP:
         yield from _members(name, entry, at)
 

@@ -7,7 +7,7 @@ import ctypes
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from course_utils.emulator.library_tables import Symbol, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.raw_recording import RECORDING_BYTES
 from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator.statements import Statements
 from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.translate import Translation, translate
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
@@ -86,7 +87,7 @@ class _Library:
     ) -> None:
         self._translated = translated
         self._name = name
-        self._reports_copies_late = compiler.kind == "gcc"
+        self._is_of_gcc = compiler.kind == "gcc"
         self.path = build_kernels(compiler, translated.text, translated.headers, options, name, build)
         self.runtime_path = build_runtime(compiler)
         _load_runtime(self.runtime_path)
@@ -142,12 +143,19 @@ class _Library:
     @functools.cached_property
     def statements(self) -> list[int]:
         """Where the code of another line or column begins, ascending, for a recording: only g++ makes it ask."""
-        return [row.low for row in self.lines.rows] if self._reports_copies_late else []
+        return [row.low for row in self.lines.rows] if self._is_of_gcc else []
 
-    @functools.cached_property
-    def unrecorded_variables(self) -> list[tuple[str, str, str]]:
-        """Function, name and type of those that a recording lacks."""
-        return unrecorded_variables(self.path)
+    @property
+    def tells_variables(self) -> bool:
+        """Whether its debug information has them."""
+        return self._is_of_gcc
+
+    def unrecorded_variables(self, sources: Mapping[str, str]) -> list[tuple[str, str, str]]:
+        """Function, name and type of those that a recording lacks: where nothing tells of variables, all names that
+        statements may change."""
+        if self.tells_variables:
+            return unrecorded_variables(self.path)
+        return [("", name, "") for name in sorted(Statements(sources).changed)]
 
     @property
     def _static_symbols(self) -> list[tuple[str, Symbol]]:
@@ -402,7 +410,7 @@ class EmulatedModule:
                     memory=memory,
                     statics=library.named_statics,
                     functions=library.recorded_functions,
-                    unrecorded=library.unrecorded_variables,
+                    unrecorded=library.unrecorded_variables(self._originals),
                     lines=library.lines,
                     entries=library.entry_code,
                     sources=self._originals,

@@ -126,6 +126,13 @@ class Statements:
         pointers = (name for one in self._all for name in sorted(one.pointers))
         return [RecordedVariable("", name, "", 1, ()) for name in dict.fromkeys((*made, *pointers))]
 
+    @property
+    def changed(self) -> frozenset[str]:
+        """The names that may be changed, but for conditions and pointers."""
+        names = frozenset().union(*(part.changed for one in self._all for part in one.parts))
+        pointers = frozenset().union(*(one.pointers for one in self._all))
+        return frozenset(name for name in names if not name.startswith("#")) - pointers
+
     def conditions_at(self, file: str, line: int) -> frozenset[str]:
         """The conditions on which the statements that a line is part of are executed."""
         here = (one.conditions for one in self._of_file.get(file, ()) if one.first <= line <= one.last)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from course_utils.cuda import RawModule
-from course_utils.emulator import configure, record
+from course_utils.emulator import configure, module, record
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.recorded import OPS, READING, WRITING
 from course_utils.emulator.recording import COLUMNS
@@ -113,6 +113,16 @@ def test_local_variables_are_known_once_they_are_set(recorded):
         found[variable.name] = c["changes.step"][mine].tolist(), c["changes.word"][mine].tolist()
     doubled = int(np.float32(80).view(np.uint32))
     assert found == {"twice": ([3], [doubled]), "nothing": ([3], [0])}  # read in step 1; also what is set to 0 is set
+
+
+def test_where_the_compiler_tells_no_variables_a_way_through_them_is_lost(monkeypatch):
+    code = 'extern "C" __global__ void k(const float* x, float* y) {\nfloat mine = x[0];\ny[0] = 2 * mine;\n}'
+    kernel = RawModule(code=code).get_function("k")
+    monkeypatch.setattr(module._Library, "recorded_functions", ())
+    monkeypatch.setattr(module._Library, "tells_variables", False)
+    recording = record(lambda: kernel((1,), (1,), (torch.ones(1), torch.zeros(1))))
+    assert not recording.variables
+    assert not recording.origins("y", 0).is_all
 
 
 def test_who_wrote_a_byte_and_from_what(recorded):
@@ -488,6 +498,20 @@ extern "C" __global__ void k(const float* x, float* y, long long first) {
     y[at + 32] = word.f;
     y[at + 64] = x[at];
 }"""
+
+
+@WITH_VARIABLES
+def test_variables_of_an_enum_have_the_type_that_it_is_stored_as():
+    code = r"""enum Way { LEFT, RIGHT };
+enum class Far : long long { AWAY = 5 };
+extern "C" __global__ void k(const float* x, float* y) {
+    Way way = x[0] > 0 ? LEFT : RIGHT;
+    Far far = x[1] > 0 ? Far::AWAY : Far(1);
+    y[0] = way + (float)far;
+}"""
+    kernel = RawModule(code=code).get_function("k")
+    recording = record(lambda: kernel((1,), (1,), (torch.ones(2), torch.zeros(1))))
+    assert {one.name: one.type for one in recording.variables} == {"way": "unsigned int", "far": "long long int"}
 
 
 @WITH_VARIABLES

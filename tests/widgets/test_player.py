@@ -733,17 +733,18 @@ def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
 
 
 @pytest.mark.browser
-def test_variables_of_8_bytes_are_shown(open_widget):
+def test_variables_of_8_bytes_and_of_letters_are_shown(open_widget):
     code = """extern "C" __global__ void k(float* y) {
     long long below[2] = {-3, -4LL << 32};
     double half = 0.5 + threadIdx.x;
-    y[threadIdx.x] = half + below[0] + below[1];
+    char16_t letter = 3;
+    y[threadIdx.x] = half + below[0] + below[1] + letter;
 }"""
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (torch.zeros(32),)))
     page = open_widget(Player(meta=recording.packed()[0] | {"start": {"lane": 5}}, data=recording.packed()[1], step=0))
     rows = page.locator(".ak-variables tbody tr:visible")
     rows.filter(has_text="half").wait_for()
-    assert sorted(rows.all_inner_texts()) == ["below[2]\t−3 −2e10\tnow", "half\t5.5\tnow"]
+    assert sorted(rows.all_inner_texts()) == ["below[2]\t−3 −2e10\tnow", "half\t5.5\tnow", "letter\t3\tnow"]
     page.get_by_label("in each lane").select_option(label="half  (k)")
     assert [one.split()[1] for one in page.locator(".ak-lanes > button").all_inner_texts()[:3]] == ["0.5", "1.5", "2.5"]
 

@@ -49,6 +49,7 @@ export function elementAt(rec, array, offset, type, step) {
 const OF_VARIABLE = {
   ...OF_CUDA, "long int": "int64", "long long int": "int64", "long unsigned int": "uint64", "long long unsigned int": "uint64",
   "short int": "int16", "short unsigned int": "uint16", "signed char": "int8", char: "int8", "unsigned char": "uint8",
+  char16_t: "uint16", char32_t: "uint32", wchar_t: "int32",
 };
 
 // The number in the 32-bit words of a local variable's element: one, or the low and the high one.
