@@ -120,7 +120,8 @@ def test_a_struct_that_is_copied_from_memory_to_memory_is_read_before_it_is_writ
                 and word_of(recording, before, int(at)) == out.view(torch.int32)[thread, part]
             )
             origins = recording.origins(f"y{n}", byte)  # of a read of 16 bytes that two writes have made, two
-            assert {origin.thread for origin in origins} == {63 - thread} and origins.is_all
+            assert {origin.thread for origin in origins} == {63 - thread}
+            assert origins.is_all == bool(recording.variables)  # zig's compiler tells of none: a way may be lost
 
 
 def word_of(recording, write, offset):
