@@ -69,9 +69,10 @@ function memoryPanel(rec, act, isShort = false) {
   const colouring = select("colour", COLOURINGS, (colour) => act.set({ colour }));
   const types = select("read as", Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, name])), (type) => act.set({ type }));
   const follows = check("follow the step", (followsArray) => act.set({ followsArray }));
-  follows.input.addEventListener("blur", () => { follows.row.hidden = isShort && follows.input.checked; }); // not while it has the keys
   const readable = check("figures", (figures) => act.set({ figures }));
   const byBank = check("32 banks a row", (on) => act.set({ byBank: on }));
+  const more = fold("More", element("div", { class: "ak-row" }, types.row, readable.row, byBank.row));
+  const [hideFollows, hideTypes, hideReadable, hideByBank, hideMore] = [follows.row, types.row, readable.row, byBank.row, more].map(hiding);
   const what = element("div", { class: "ak-note ak-array-words" });
   const legend = element("div", { class: "ak-legend ak-note" });
   const corners = rec.arrays.map(({ low, itemsize, shape }) => ({ top: Math.floor(low / itemsize / (shape.at(-1) || 1)), left: 0 }));
@@ -117,7 +118,8 @@ function memoryPanel(rec, act, isShort = false) {
       button.setAttribute("aria-pressed", here === view.array);
       button.classList.toggle("ak-touched", here === rec.steps.array[view.step]);
     }
-    say(view, matrix, seen, spread, touched, flying);
+    const hasRoom = windowOf(matrix, room, tall, false, corner).wide >= GRID.readable; // for figures, without being asked
+    say(view, matrix, seen, spread, touched, flying, hasRoom);
   }
 
   // What the lanes of this step, and of the other party of a finding, touch in the array shown.
@@ -291,7 +293,7 @@ function memoryPanel(rec, act, isShort = false) {
     ctx.restore();
   }
 
-  function say(view, matrix, seen, spread, touched, flying) {
+  function say(view, matrix, seen, spread, touched, flying, hasRoom) {
     const { array, type } = matrix;
     const shape = array.dtype === "bytes" ? plural(wholeBytes(array), "byte") : `[${array.shape.join(", ")}]`;
     const first = array.shape.length > 2 && array.dtype !== "bytes" ? elementName(array, seen.top * matrix.columns * matrix.size) : "";
@@ -309,11 +311,16 @@ function memoryPanel(rec, act, isShort = false) {
     said = key;
     for (const [part, value] of [[colouring, view.colour], [types, view.type]]) part.input.value = value;
     follows.input.checked = view.followsArray;
-    follows.row.hidden = isShort && view.followsArray && !follows.input.matches(":focus");
+    hideFollows(isShort && view.followsArray);
     readable.input.checked = view.figures;
     byBank.input.checked = view.byBank;
-    types.row.hidden = array.dtype !== "bytes";
-    byBank.row.hidden = array.space !== "shared" || array.dtype === "bytes" || (!view.byBank && 4 * BANKS === matrix.columns * matrix.size);
+    const ofNoUse = [
+      array.dtype !== "bytes",
+      hasRoom,
+      array.space !== "shared" || array.dtype === "bytes" || (!view.byBank && 4 * BANKS === matrix.columns * matrix.size),
+    ];
+    [hideTypes, hideReadable, hideByBank].forEach((hide, n) => hide(ofNoUse[n]));
+    hideMore(ofNoUse.every(Boolean));
     const chosen = view.cell?.array === view.array ? ` Chosen: ${elementName(array, view.cell.offset)} = ${valueWords(view, matrix)}.` : "";
     canvas.setAttribute("aria-label",
       `${array.name}, ${what.textContent.replace(/\.?$/, ".")} Rows ${seen.top} to ${seen.top + seen.rows - 1} of ${matrix.rows}, ` +
@@ -364,8 +371,7 @@ function memoryPanel(rec, act, isShort = false) {
       element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Memory"), arrays, choice.row),
       what, element("div", { class: "ak-canvas-room" }, canvas),
       ...(isShort
-        ? [element("div", { class: "ak-row ak-memory-foot" }, colouring.row, legend, follows.row,
-          fold("More", element("div", { class: "ak-row" }, types.row, readable.row, byBank.row)))]
+        ? [element("div", { class: "ak-row ak-memory-foot" }, colouring.row, legend, follows.row, more)]
         : [element("div", { class: "ak-row" }, colouring.row, types.row, readable.row, byBank.row, follows.row), legend])),
     draw(view, theme, room, tall) {
       draw(view, theme, room, tall);
@@ -392,4 +398,14 @@ function select(label, options, change) {
 function check(label, change) {
   const input = control("input", { type: "checkbox", onchange: () => change(input.checked) });
   return { input, row: element("label", {}, input, label) };
+}
+
+// Hides a part while it is of no use, but not while it has the keys: else they would be nowhere.
+function hiding(node) {
+  let isOfNoUse = false;
+  node.addEventListener("focusout", ({ relatedTarget }) => { node.hidden = isOfNoUse && !node.contains(relatedTarget); });
+  return (now) => {
+    isOfNoUse = now;
+    node.hidden = now && !node.matches(":focus-within");
+  };
 }
