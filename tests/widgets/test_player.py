@@ -980,6 +980,24 @@ def test_in_a_chapter_what_a_reader_may_want_is_folded(open_widget):
 
 
 @pytest.mark.browser
+def test_a_box_that_would_do_nothing_is_away_once_the_keys_are_elsewhere(open_widget):
+    code = 'extern "C" __global__ void k(const float* wide, float* narrow) { narrow[0] = wide[0]; }'
+    kernel = RawModule(code=code).get_function("k")
+    recording = record(lambda: kernel((1,), (1,), (torch.ones(2, 32), torch.zeros(8, 2))))
+    page = open_widget(in_short(recording.packed(), step=0))
+    figures, more = page.get_by_label("figures"), page.locator(".ak-player-memory summary")
+    page.get_by_text("More", exact=True).click()
+    figures.focus()
+    page.evaluate("model.set('step', 1)")
+    assert page.locator(".ak-array-words").inner_text() == "global, float32 [8, 2]"
+    assert figures.is_visible() and page.evaluate("document.activeElement.type") == "checkbox"
+    page.keyboard.press("Shift+Tab")
+    assert more.is_visible() and not figures.is_visible()
+    page.keyboard.press("Shift+Tab")
+    assert not more.is_visible()
+
+
+@pytest.mark.browser
 def test_what_is_in_flight_and_who_waits_is_a_line_that_unfolds(open_widget):
     page = open_widget(in_short(fetched(), step=4))
     line = page.locator(".ak-player-flights summary")
