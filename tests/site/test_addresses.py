@@ -34,6 +34,8 @@ SHOWN = """() => [...document.querySelectorAll(".ak-widget")].map((one) => [
     [...one.querySelectorAll("input, select")].map((input) => input.type === "radio" ? input.checked : input.value),
 ])"""
 
+TOP_OF_PAINT = "document.querySelector('[data-widget=paint]').getBoundingClientRect().top"
+
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
@@ -147,8 +149,26 @@ def test_back_and_forward_go_from_state_to_state_and_an_anchor_changes_none(addr
 
 def test_a_link_leads_to_its_widget(address, page):
     opened(page, f"{address}#paint=row:3")
-    page.wait_for_function("Math.abs(document.querySelector('[data-widget=paint]').getBoundingClientRect().top) < 100")
+    page.wait_for_function(f"Math.abs({TOP_OF_PAINT}) < 100")
     assert "Row 3 draws on" in widget(page, "paint").locator(".ak-status").inner_text()
+
+
+GROW = """() => {
+    document.body.style.overflowAnchor = "none"; // else Chromium would follow by itself, as it does on most pages
+    document.body.insertAdjacentHTML("afterbegin", '<div style="height: 3000px"></div>');
+}"""
+
+
+def test_a_link_still_leads_to_its_widget_when_the_page_grows_but_the_reader_goes_first(address, page):
+    opened(page, f"{address}#paint=row:3")
+    page.wait_for_function(f"Math.abs({TOP_OF_PAINT}) < 100")
+    page.evaluate(GROW)
+    page.wait_for_function(f"Math.abs({TOP_OF_PAINT}) < 100")
+    page.mouse.wheel(0, -200)
+    page.wait_for_function(f"{TOP_OF_PAINT} > 100")
+    page.evaluate(GROW)
+    page.wait_for_timeout(300)
+    assert page.evaluate(TOP_OF_PAINT) > 3000
 
 
 def test_a_mask_of_somebody_else_counts_when_it_has_been_changed(address, page):

@@ -159,6 +159,20 @@ def test_a_level_is_played_and_answers(packed, open_widget):
 # ---- all levels
 
 
+@pytest.mark.browser
+def test_while_a_level_is_unpacked_the_keys_are_not_in_the_former_one(packed, open_widget):
+    page = open_widget(find_the_missing_barrier(packed))
+    page.locator(".ak-barrier-level .ak-step").focus()
+    there = page.evaluate("""() => {
+        document.querySelectorAll(".ak-barrier-levels button")[1].click();
+        return [document.activeElement.ariaLabel, document.querySelector(".ak-barrier-level").inert];
+    }""")
+    assert there == ["level 2, One place, used twice", True]
+    page.wait_for_function("!document.querySelector('.ak-barrier-level').inert")
+    page.locator(".ak-barrier-level .ak-step").focus()
+    assert page.evaluate("document.activeElement.className") == "ak-step"
+
+
 @pytest.mark.exhaustive("each level: two of them in make test")
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
 def test_a_barrier_mends_a_level_at_its_places_and_nowhere_beside_them(level, open_widget):

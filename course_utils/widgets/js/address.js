@@ -1,6 +1,7 @@
 // address.js — the state of a widget in the address of a page that it is alone on, without Python.
 
 const REST = 300; // milliseconds without a change: then the state is written, as one step of the browser's history
+const DRAWN = 5000; // milliseconds after which a page that has loaded does not grow any more
 
 // The states in the address: #name=key:value,key:value&name=…, as { name: { key: value } }. An anchor has none.
 export function statesIn(hash) {
@@ -36,6 +37,16 @@ const oneOf = (text, options, otherwise) => options.find((option) => `${option}`
 async function whenLaidOut() {
   if (document.readyState !== "complete") await new Promise((done) => { window.addEventListener("load", done, { once: true }); });
   await window.MathJax?.startup?.promise;
+}
+
+// Brings a widget to the top of the window, again where others of the page are drawn later, until the reader does something.
+async function leadTo(root) {
+  await whenLaidOut();
+  const growth = new ResizeObserver(() => root.scrollIntoView({ block: "start" }));
+  const stop = () => growth.disconnect();
+  for (const deed of ["wheel", "touchstart", "pointerdown", "keydown"]) window.addEventListener(deed, stop, { once: true, capture: true });
+  setTimeout(stop, DRAWN);
+  growth.observe(document.body); // calls it once now
 }
 
 // Keeps what a widget shows in the address of the page where it stands alone, so that a link shows the same and the
@@ -84,7 +95,7 @@ function keepInAddress(model, root, read, write, former = () => null) {
       if (!statesIn(location.hash)[name]) history.replaceState(history.state, "", `#${shown}`); // it was a former address
     });
     const [leading = name] = Object.keys(statesIn(location.hash));
-    if (leading === name) whenLaidOut().then(() => root.scrollIntoView({ block: "start" }));
+    if (leading === name) leadTo(root);
   }
   function note() {
     if (textOf(read()) === shown) return;

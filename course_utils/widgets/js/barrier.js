@@ -91,14 +91,16 @@ async function render({ model, el }) {
     number = n;
     const from = levels.slice(0, n).reduce((sum, level) => sum + level.bytes, 0);
     game = null;
+    const hadFocus = box.matches(":focus-within"); // “Next level” goes with its level
+    box.inert = true; // what is left of the former level: else the keys could be on what goes away
+    if (hadFocus) choices[n].focus();
     redraw();
     const rec = await unpacked(levels[n].recording, data, from, levels[n].bytes);
     if (mine !== opening) return; // another level has been opened since
     setStep(model, Math.min(step, rec.count - 1));
     game = playLevel(rec, levels[n], model, count, redraw, line, n + 1 < levels.length ? () => open(n + 1) : null);
-    const hadFocus = box.matches(":focus-within"); // “Next level” goes with its level
     box.replaceChildren(...game.nodes);
-    if (hadFocus) choices[n].focus();
+    box.inert = false;
     redraw();
   }
 
