@@ -72,7 +72,7 @@ function memoryPanel(rec, act, isShort = false) {
   const readable = check("figures", (figures) => act.set({ figures }));
   const byBank = check("32 banks a row", (on) => act.set({ byBank: on }));
   const more = fold("More", element("div", { class: "ak-row" }, types.row, readable.row, byBank.row));
-  const [hideFollows, hideTypes, hideReadable, hideByBank, hideMore] = [follows.row, types.row, readable.row, byBank.row, more].map(hiding);
+  const hideMore = hiding(more);
   const what = element("div", { class: "ak-note ak-array-words" });
   const legend = element("div", { class: "ak-legend ak-note" });
   const corners = rec.arrays.map(({ low, itemsize, shape }) => ({ top: Math.floor(low / itemsize / (shape.at(-1) || 1)), left: 0 }));
@@ -311,16 +311,16 @@ function memoryPanel(rec, act, isShort = false) {
     said = key;
     for (const [part, value] of [[colouring, view.colour], [types, view.type]]) part.input.value = value;
     follows.input.checked = view.followsArray;
-    hideFollows(isShort && view.followsArray);
+    follows.hide(isShort && view.followsArray);
     readable.input.checked = view.figures;
     byBank.input.checked = view.byBank;
-    const ofNoUse = [
-      array.dtype !== "bytes",
-      hasRoom,
-      array.space !== "shared" || array.dtype === "bytes" || (!view.byBank && 4 * BANKS === matrix.columns * matrix.size),
+    const folded = [
+      [types, array.dtype !== "bytes"],
+      [readable, hasRoom],
+      [byBank, array.space !== "shared" || array.dtype === "bytes" || (!view.byBank && 4 * BANKS === matrix.columns * matrix.size)],
     ];
-    [hideTypes, hideReadable, hideByBank].forEach((hide, n) => hide(ofNoUse[n]));
-    hideMore(ofNoUse.every(Boolean));
+    for (const [part, isOfNoUse] of folded) part.hide(isOfNoUse);
+    hideMore(folded.every(([, isOfNoUse]) => isOfNoUse));
     const chosen = view.cell?.array === view.array ? ` Chosen: ${elementName(array, view.cell.offset)} = ${valueWords(view, matrix)}.` : "";
     canvas.setAttribute("aria-label",
       `${array.name}, ${what.textContent.replace(/\.?$/, ".")} Rows ${seen.top} to ${seen.top + seen.rows - 1} of ${matrix.rows}, ` +
@@ -392,12 +392,18 @@ function stepOf(size, room) {
 function select(label, options, change) {
   const input = control("select", { onchange: () => change(input.value) },
     ...Object.entries(options).map(([value, words]) => element("option", { value }, words)));
-  return { input, row: element("label", {}, label, input) };
+  return rowOf(input, label, input);
 }
 
 function check(label, change) {
   const input = control("input", { type: "checkbox", onchange: () => change(input.checked) });
-  return { input, row: element("label", {}, input, label) };
+  return rowOf(input, input, label);
+}
+
+// An input in its label; hide(isOfNoUse) hides both.
+function rowOf(input, ...parts) {
+  const row = element("label", {}, ...parts);
+  return { input, row, hide: hiding(row) };
 }
 
 // Hides a part while it is of no use, but not while it has the keys: else they would be nowhere.

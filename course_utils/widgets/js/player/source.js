@@ -29,7 +29,6 @@ function sourcePanel(rec, act, isShort = false) {
   const choice = control("select", { onchange: () => act.set({ file: choice.value, followsFile: false }) },
     ...files.map((file) => element("option", { value: file }, lastPart(file))));
   const followsFile = check("follow the step", (on) => act.set({ followsFile: on }));
-  const hideFollows = hiding(followsFile.row);
   const title = element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Source"),
     ...(files.length > 1 ? [element("label", {}, "file", choice), followsFile.row] : []), files.length > 1 ? "" : element("span", { class: "ak-note", title: files[0] ?? "" }, isShort ? lastPart(files[0] ?? "") : files[0] ?? ""));
   let shown = null; // the file whose lines are in the box
@@ -109,7 +108,7 @@ function sourcePanel(rec, act, isShort = false) {
     const line = lineIn(rec, view.step, shown);
     if (line > 0) keepInView(line - 1, lineIn(rec, view.other, shown) - 1);
     followsFile.input.checked = view.followsFile;
-    hideFollows(isShort && view.followsFile);
+    followsFile.hide(isShort && view.followsFile);
   }
 
   // Where lines and box are is measured once, and not at each step, after which the browser would lay out the page at once.
