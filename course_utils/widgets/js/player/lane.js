@@ -49,7 +49,7 @@ function lanePanel(rec, act) {
     title.textContent = `Lane ${view.lane} of warp ${view.warp} is thread ${threadIndex(rec, view.warp, view.lane)}.`;
     warp.input.value = view.warp;
     follows.input.checked = view.followsWarp;
-    quantity.row.hidden = !variables.length;
+    quantity.hide(!variables.length);
     quantity.input.value = view.quantity === null ? NOW : ofNumber(view.quantity);
     const chosen = view.quantity === null ? null : variables[view.quantity];
     partRow.hidden = !chosen || chosen.count === 1;

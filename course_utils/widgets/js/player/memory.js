@@ -107,7 +107,7 @@ function memoryPanel(rec, act, isShort = false) {
     drawTouched(ctx, theme, view, matrix, seen, touched);
     drawStrip(ctx, theme, matrix, seen, touched);
     arrays.hidden = isShort && names > room;
-    choice.row.hidden = !arrays.hidden;
+    choice.hide(!arrays.hidden);
     choice.input.value = view.array;
     for (const option of choice.input.options) {
       const words = `${rec.arrays[option.value].name}${Number(option.value) === rec.steps.array[view.step] ? " •" : ""}`;
