@@ -72,8 +72,8 @@ def minimal_flash(
 
 
 def minimal_flash_here() -> list[Row]:
-    """`minimal_flash` on this machine's GPU: smaller batch and lengths where it has less than 60 GB."""
-    if torch.cuda.get_device_properties(0).total_memory > 60e9:
+    """`minimal_flash` on this machine's GPU: smaller batch and lengths where less than 60 GB of its memory are free."""
+    if torch.cuda.mem_get_info()[0] >= 60e9:
         return minimal_flash()
     return minimal_flash(batch=2, lengths=(512, 1024, 2048))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from torch.nn.attention import SDPBackend
 
 from course_utils import costs
@@ -27,6 +28,13 @@ def test_minimal_flash_times_forward_and_backward(one_run_each, monkeypatch):
     assert backward["tflop_per_s"] == pytest.approx(2.5 * forward["tflop_per_s"])
     assert forward["speed_over_naive"] == 1 and forward["peak_mb"] == 3 and backward["code_lines"] is None
     json.dumps(rows)
+
+
+@pytest.mark.parametrize(("free", "options"), [(60, {}), (59, {"batch": 2, "lengths": (512, 1024, 2048)})])
+def test_a_gpu_that_others_use_too_gets_a_smaller_batch(free, options, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 10**9, 141 * 10**9))
+    monkeypatch.setattr(flash_attention_minimal, "minimal_flash", lambda **options: options)
+    assert flash_attention_minimal.minimal_flash_here() == options
 
 
 def test_code_lines_leaves_out_blank_lines_and_comments():
