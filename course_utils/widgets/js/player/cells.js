@@ -112,8 +112,9 @@ function legendOf(rec, view, array, [low, high]) {
   const hatched = (words) => element("span", {}, element("i", { class: "ak-swatch ak-hatch" }), words);
   const never = [hatched(array.space === "shared" ? "never written" : "as at the launch")];
   if (view.colour === "value") {
-    const untouched = array.low > 0 || array.end < wholeBytes(array) ? [hatched("not touched by this block")] : [];
-    return [ramp(VIRIDIS, brief(low), brief(high)), ...(array.space === "shared" ? never : untouched)];
+    // Between the first and the last byte that the block touched are others, too, with their value from before.
+    const beyond = array.low > 0 || array.end < wholeBytes(array) ? [hatched("beyond what this block touches")] : [];
+    return [ramp(VIRIDIS, brief(low), brief(high)), ...(array.space === "shared" ? never : beyond)];
   }
   if (view.colour === "bank") return [ramp(TWILIGHT, "bank 0", "31")];
   if (view.colour === "age") return [ramp([...VIRIDIS].reverse(), "barriers since the write: 0", `${OLDEST} or more`), ...never];

@@ -331,7 +331,7 @@ function memoryPanel(rec, act, isShort = false) {
   function valueWords(view, { array, type, size }) {
     const value = elementAt(rec, array.number, view.cell.offset, type, view.step);
     const never = array.space === "shared" && lastWrite(rec, array.number, view.cell.offset, size, view.step) < 0;
-    return never ? "never written" : value === undefined ? "not touched by this block" : brief(value, 8);
+    return never ? "never written" : value === undefined ? "beyond what this block touches" : brief(value, 8);
   }
 
   const cellOf = (row, column) => {
