@@ -42,21 +42,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out `record` and return the exit status: 0, or 1 where nothing could be recorded."""
+    """Carry out `record` and return the exit status: 0, or 1 where nothing could be recorded or written."""
     try:
         if options.html and not options.html.parent.is_dir():
             raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
         if options.html and options.html.is_dir():
             raise FileNotFoundError(f"--html {options.html}: is a folder, takes the name of a file")
         recording = record(chosen(options.launch), block=options.block, launch=options.number, limit=options.limit)
-    except (CompileError, FileNotFoundError, KernelError, LaunchError, ValueError) as error:
+        print(described(recording))
+        if options.html:
+            text = page(player(*recording.packed()))
+            options.html.write_text(text, encoding="utf-8")
+            print(f"written: {options.html}, {len(text) / 2**20:.1f} MiB")
+    except (CompileError, KernelError, LaunchError, OSError, ValueError) as error:
         print(f"record: {error}", file=sys.stderr)
         return 1
-    print(described(recording))
-    if options.html:
-        text = page(player(*recording.packed()))
-        options.html.write_text(text, encoding="utf-8")
-        print(f"written: {options.html}, {len(text) / 2**20:.1f} MiB")
     return 0
 
 

@@ -30,6 +30,7 @@ def test_wrong_input_is_named(tmp_path, capsys):
         ("two_ways", "--launch", "1"): "makes no launch number 1; it makes 0: two_ways()",
         ("two_ways", "--html", str(tmp_path / "no" / "x.html")): "there is no folder",
         ("two_ways", "--html", str(tmp_path)): "is a folder, takes the name of a file",
+        ("two_ways", "--html", str(tmp_path / ("x" * 300))): "File name too long",
         ("micro/two_ways.cu",): "takes a launch's name, such as 'two_ways'",
         ("sofmax",): "takes a launch's name, such as 'softmax, L=128'",
         ("flash",): "such as 'forward_plain, L=256', 'forward_fa1_order, L=256', 'forward, L=256'",
