@@ -117,6 +117,6 @@ def described(recording: Recording) -> str:
 
 def _block(text: str) -> tuple[int, ...]:
     parts = text.split(",")
-    if not 1 <= len(parts) <= 3 or not all(part.strip().isdigit() for part in parts):
+    if not 1 <= len(parts) <= 3 or not all(part.strip().isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f"takes one to three numbers such as 1,0,0, got {text!r}")
     return tuple(map(int, parts))

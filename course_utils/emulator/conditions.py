@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 HEAD = re.compile(r"\b(?:for|if(?:\s+constexpr)?|while|switch)\s*\(")
 LOOP = re.compile(r"\b(?:for|while|switch)\s*\(")
+DO = re.compile(r"\bdo\b")
 JUMP = re.compile(r"\b(?:return|goto|break|continue)\b")
 LEAVES = re.compile(r"\b(?:return|goto)\b")
 BRANCH = re.compile(r"\s*(?:else|case|default)\b")
@@ -48,10 +49,14 @@ class Conditions:
             made.append((own, frozenset(within).union(*(WORD.findall(head) for head in heads))))
         if heads and self._ended.kind == "do":
             made.append((self._ended.condition, frozenset({own})))
+        is_done = not opens and bool(DO.search(text))  # a statement without braces that a loop repeats
+        if is_done:
+            made += [] if heads else [(own, frozenset(within))]
+            within.add(own)
         if JUMP.search(text):
             why = frozenset({own} if heads else within)
             made += [(block.condition, why - {block.condition}) for block in self._left_by(text)]
-        self._ended = _Block("", "")
+        self._ended = _Block(own, "do") if is_done else _Block("", "")
         if opens:
             self._open(own, _kind(text))
         elif heads:

@@ -37,6 +37,7 @@ OPENS = re.compile(
 LAMBDA = re.compile(r"\b([A-Za-z_]\w*)\s*=\s*\[[^\[\]]*\]")
 HEADS = frozenset({"for", "if", "while", "switch"})
 NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*(?:=(?!=)|,|\{|$))")
+BEFORE = re.compile(r"(?<![\w\])])(\+\+|--)\s*([(*\s]*[A-Za-z_]\w*(?:\s*(?:\.|->)\s*\w+|\s*\[[^\[\]]*\])*)")
 ASSIGNED = re.compile(r"(?<![=!<>\[])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
@@ -238,7 +239,8 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
             pointers = frozenset(POINTER.findall(own) + POINTER_ALONE.findall(own))
             captured = frozenset((functions[-1], word) for word in words if functions[-1])
             within, made = conditions.of(own.strip(), begin, opens=mark == "{")
-            all_parts = [one._replace(words=one.words | within, chosen=one.chosen | within) for one in _parts(own)]
+            after = BEFORE.sub(r"\2\1", own)  # ++n changes what n++ does
+            all_parts = [one._replace(words=one.words | within, chosen=one.chosen | within) for one in _parts(after)]
             all_parts += [Assignment(frozenset({name}), why) for name, why in made]
             yield Statement(
                 *(first, last, words, tuple(all_parts), called, points, anew),

@@ -39,9 +39,10 @@ def test_wrong_input_is_named(tmp_path, capsys):
     for arguments, words in cases.items():
         assert main(["record", *arguments]) == 1
         assert words in capsys.readouterr().err, arguments
-    with pytest.raises(SystemExit):
-        main(["record", "two_ways", "--block", "a,b"])
-    assert "takes one to three numbers such as 1,0,0, got 'a,b'" in capsys.readouterr().err
+    for block in ("a,b", "¹,0,0"):
+        with pytest.raises(SystemExit):
+            main(["record", "two_ways", "--block", block])
+        assert f"takes one to three numbers such as 1,0,0, got {block!r}" in capsys.readouterr().err
 
 
 def test_a_limit_is_passed_on_and_named_where_it_is_too_low(capsys):
