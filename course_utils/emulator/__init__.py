@@ -6,6 +6,7 @@
     compiler.py    g++, clang++ or zig; a cache    library_tables.py  symbols and lines of a compiled kernel
     module.py      load, look up, launch           debug_lines.py  from a crash to a line
     launch.py      the worker process              report.py       and to an exception
+    waiting.py     how far a long launch is
     tracing.py     what watches a launch           trace_results.py what a watched launch leaves
     sanitizer.py   findings                        profiler.py     counters per source line
     pages.py       both of them in a notebook

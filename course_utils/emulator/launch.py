@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from course_utils.emulator.raw_recording import RECORDING_BYTES, RawRecording
 from course_utils.emulator.report import FINISHED, REPORT_BYTES, Report, printed_text
 from course_utils.emulator.trace_results import MOST_ARRAYS, RESULTS_BYTES, TraceResults
 from course_utils.emulator.tracing import Watch
+from course_utils.emulator.waiting import Progress
 
 
 def _threads() -> int:
@@ -120,7 +121,7 @@ class _Launcher:
         with theirs:
             # In a session of its own: an interrupt is for the notebook, which then stops the launcher and its worker.
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(script), str(theirs.fileno())],
+                [sys.executable, "-I", "-S", str(script), str(theirs.fileno()), str(self.owner)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
@@ -130,10 +131,11 @@ class _Launcher:
     def send(self, request: dict[str, Any], file: int) -> None:
         socket.send_fds(self._connection, [pickle.dumps(request)], [file])
 
-    def answer(self) -> tuple[int, int] | OSError:
+    def answer(self, meanwhile: Callable[[], None]) -> tuple[int, int] | OSError:
         """The worker's exit status and the address of the kernel's library, or what the launcher could not have."""
+        # An interrupt that another thread received does not wake this one: it looks for itself.
         while not select.select([self._connection], [], [], INTERRUPT_SECONDS)[0]:
-            pass  # an interrupt that another thread received does not wake this one: it looks for itself
+            meanwhile()
         message = self._connection.recv(MESSAGE_BYTES)
         if not message:
             raise _LauncherEnded
@@ -151,7 +153,7 @@ _launcher: _Launcher | None = None
 _one_at_a_time = threading.Lock()
 
 
-def _exchange(request: dict[str, Any], file: int) -> tuple[int, int]:
+def _exchange(request: dict[str, Any], file: int, meanwhile: Callable[[], None]) -> tuple[int, int]:
     global _launcher
     with _one_at_a_time:
         if _launcher is None or _launcher.owner != os.getpid():  # a forked child must not use its parent's
@@ -162,7 +164,7 @@ def _exchange(request: dict[str, Any], file: int) -> tuple[int, int]:
             except (BrokenPipeError, ConnectionResetError):  # somebody ended it since the last launch
                 _launcher = _Launcher()
                 _launcher.send(request, file)
-            answer = _launcher.answer()
+            answer = _launcher.answer(meanwhile)
         except BaseException as error:  # whatever a signal handler raises: this launcher's answer would come too late
             _launcher.stop()
             _launcher = None
@@ -225,6 +227,7 @@ def run(
     runtime: Path,
     library: Path,
     *,
+    name: str,
     kernel: int,
     dynamic_shared_base: int,
     global_variables: list[Global],
@@ -242,10 +245,10 @@ def run(
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
-    `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
-    kernel takes them. The values of `global_variables` go to the worker; `keep` brings them back. `watch` says what a
-    traced library reports, `statics` where its shared variables are, `functions` whose variables are recorded,
-    `statements` what `RawRecording` takes. An interrupt (KeyboardInterrupt) ends the worker.
+    `name` is the kernel's; `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments`
+    are the values as the kernel takes them. The values of `global_variables` go to the worker; `keep` brings them back.
+    `watch` says what a traced library reports, `statics` where its shared variables are, `functions` whose variables
+    are recorded, `statements` what `RawRecording` takes. An interrupt (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
@@ -299,7 +302,8 @@ def run(
     recorded = None
     if watch and watch.record:
         recorded = RawRecording(memory.front, recording_offset, watch.record, functions, statements, patience())
-    exit_status, load_address = _exchange(request, memory.file)
+    with contextlib.closing(Progress(name, math.prod(grid), lambda: report.blocks_done)) as progress:
+        exit_status, load_address = _exchange(request, memory.file, progress.look)
     traced = TraceResults.from_buffer(memory.front, results_offset) if watch else None
     return Ended(report, exit_status, load_address, traced, recorded)
 

@@ -9,10 +9,12 @@ import ctypes
 import mmap
 import os
 import pickle
+import signal
 import socket
 import sys
 
 MESSAGE_BYTES = 1 << 16
+LOOK_SECONDS = 0.5  # until a worker ends whose launch nobody waits for any more, at most
 MOST_LIBRARIES = 64  # loaded at a time: each makes every fork a little dearer, and a thousand double it
 _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0, 0x10, 0x4000, 0x100000
 
@@ -141,7 +143,17 @@ def loaded(path: str, libraries: dict[str, ctypes.CDLL]) -> ctypes.CDLL:
     return libraries[name]
 
 
-def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple[int, int]:
+def wait_for(worker: int, parent: int) -> int:
+    """The exit status of the worker. Once the process `parent` is gone, nobody waits for that: the worker is killed."""
+    while (ended := os.waitpid(worker, os.WNOHANG))[0] == 0:
+        if os.getppid() != parent:  # the connection does not tell: children of the parent may have inherited it
+            os.kill(worker, signal.SIGKILL)
+            sys.exit()
+        signal.sigtimedwait({signal.SIGCHLD}, LOOK_SECONDS)
+    return ended[1]
+
+
+def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL], parent: int) -> tuple[int, int]:
     """Runs one launch in a worker; returns the worker's exit status and where the kernel's library is loaded."""
     runtime, library = (loaded(request[which], libraries) for which in ("runtime", "library"))
     base_symbol = ctypes.cast(library.emu_dynamic_shared_base, ctypes.c_void_p).value
@@ -189,14 +201,15 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
         )
         if started < 0:
             raise OSError(-started, "the emulator could not start a worker process: " + os.strerror(-started))
-        return os.waitpid(started, 0)[1], load_address
+        return wait_for(started, parent), load_address
     finally:
         _libc.munmap(reserved, reserved_bytes)
         _libc.munmap(front, request["front_bytes"])
 
 
-def serve(connection: socket.socket) -> None:
-    """Answers requests until the other side hangs up."""
+def serve(connection: socket.socket, parent: int) -> None:
+    """Answers requests of the process `parent` until it hangs up."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # wait_for() takes it
     ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)  # the libraries name no libm: see compiler._link
     libraries: dict[str, ctypes.CDLL] = {}
     while True:
@@ -204,7 +217,7 @@ def serve(connection: socket.socket) -> None:
         if not message:
             return
         try:
-            answer: object = launch(pickle.loads(message), files[0], libraries)
+            answer: object = launch(pickle.loads(message), files[0], libraries, parent)
         except OSError as error:
             answer = error
         finally:
@@ -218,4 +231,4 @@ def serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), parent=int(sys.argv[2]))

@@ -376,6 +376,7 @@ class EmulatedModule:
             ended = launch.run(
                 library.runtime_path,
                 library.path,
+                name=function,
                 kernel=library.symbols[library.entry("emu_call", function)].offset,
                 dynamic_shared_base=library.symbols["emu_dynamic_shared_base"].offset,
                 global_variables=global_variables,

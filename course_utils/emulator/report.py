@@ -32,6 +32,7 @@ class Report(ctypes.Structure):
         ("thread", Dim3),
         ("has_thread", ctypes.c_uint32),
         ("access", ctypes.c_uint32),
+        ("blocks_done", ctypes.c_uint64),
         ("print_lost", ctypes.c_uint64),
         ("printed", ctypes.c_uint32),
         ("output", ctypes.c_char * (1 << 20)),

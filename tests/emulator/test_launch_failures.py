@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from course_utils.cuda import KernelError, RawModule, read_kernel
 from course_utils.emulator import configure, launch, launcher, sanitize
 from course_utils.emulator.launch import Settings, settings
 from tests.helpers.fresh_process import run_without_the_course
+from tests.helpers.processes import descendants, is_running, wait_for, workers
 
 BROKEN = {
     "endless loop": (
@@ -225,13 +227,24 @@ def raised(code):
     return caught.value, out
 
 
-def descendants(process="self"):
-    """The launcher and its worker, and whatever else this process started."""
-    found = set()
-    for task in Path(f"/proc/{process}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found |= {int(child)} | descendants(child)
-    return found
+@contextlib.contextmanager
+def once_it_runs(act):
+    """Calls `act` with a launch's workers as soon as it has any, from another thread."""
+
+    def wait():
+        wait_for(workers)
+        act(workers())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("case", BROKEN)
@@ -354,6 +367,7 @@ def test_the_time_limit_is_kept():
     with configure(time_limit=0.2):
         error, _ = raised(ENDLESS)
     assert error.kind == "time limit" and 0.2 <= time.monotonic() - start < 5
+    assert "(0 of 2 blocks done; emulator.configure(time_limit=...) sets the limit)" in str(error)
 
 
 SHUFFLES = """while (step >= 0) {
@@ -429,14 +443,9 @@ def test_an_impossible_number_of_threads_is_rejected(threads):
 def test_an_interrupt_ends_the_worker(run_kernel):
     RawModule(code=ENDLESS).compile()  # so that no compiler runs meanwhile
     before = descendants()
-    timer = threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
     start = time.monotonic()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            fill(run_kernel, ENDLESS)
-    finally:
-        timer.join()
+    with pytest.raises(KeyboardInterrupt), once_it_runs(lambda workers: interrupt()):
+        fill(run_kernel, ENDLESS)
     assert time.monotonic() - start < 10
     assert descendants() <= before
     assert (fill(run_kernel, GOOD) == 40).all()
@@ -446,35 +455,58 @@ def test_an_interrupt_that_reaches_the_worker_too_is_still_a_keyboard_interrupt(
     RawModule(code=ENDLESS).compile()  # so that no compiler runs meanwhile
     before = descendants()
 
-    def interrupt_both():  # as a terminal or Jupyter does: the whole process group
-        for worker in descendants() - before:
-            os.kill(worker, signal.SIGINT)
-        os.kill(os.getpid(), signal.SIGINT)
+    def interrupt_both(workers):  # as a terminal or Jupyter does: the whole process group
+        for process in {*workers, *(descendants() - before)}:
+            os.kill(process, signal.SIGINT)
+        interrupt()
 
-    timer = threading.Timer(0.4, interrupt_both)
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            fill(run_kernel, ENDLESS)
-    finally:
-        timer.join()
+    with pytest.raises(KeyboardInterrupt), once_it_runs(interrupt_both):
+        fill(run_kernel, ENDLESS)
     assert descendants() <= before
 
 
-def test_a_worker_that_is_killed_is_an_exception():
+def with_launcher(workers):
+    return {psutil.Process(worker).ppid() for worker in workers} | workers
+
+
+@pytest.mark.parametrize("which", ["worker", "launcher"])
+def test_a_worker_that_is_killed_is_an_exception(which):
+    """A launcher's worker ends with it."""
     RawModule(code=ENDLESS).compile()  # so that no compiler runs meanwhile
-    before = descendants()
+    found = set()
 
-    def kill():
-        for worker in descendants() - before:
-            os.kill(worker, signal.SIGKILL)
+    def kill(workers):
+        found.update(workers)
+        for process in workers if which == "worker" else with_launcher(workers) - workers:
+            os.kill(process, signal.SIGKILL)
 
-    timer = threading.Timer(0.4, kill)
-    timer.start()
-    error, out = raised(ENDLESS)
-    timer.join()
+    with once_it_runs(kill):
+        error, out = raised(ENDLESS)
     assert error.kind == "died" and "signal 9" in str(error)
     assert (out == 7).all()
+    assert wait_for(lambda: not any(map(is_running, found)), 10)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_the_worker_of_a_process_that_is_killed_ends_too(how):
+    """Though a child of that process lives on, with all that it has inherited."""
+    RawModule(code=ENDLESS).compile()
+    caller = os.fork()
+    if caller == 0:
+        try:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            launch._launcher = launch._Launcher()
+            if os.fork() == 0:
+                time.sleep(20)
+            else:
+                raised(ENDLESS)
+        finally:
+            os._exit(1)
+    assert wait_for(lambda: workers(caller))
+    started = with_launcher(workers(caller))
+    os.kill(caller, how)
+    os.waitpid(caller, 0)
+    assert wait_for(lambda: not any(map(is_running, started)), 10)
 
 
 def test_a_launcher_that_has_loaded_many_libraries_starts_over_as_the_same_process(run_kernel, tmp_path, monkeypatch):

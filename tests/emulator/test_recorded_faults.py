@@ -121,7 +121,7 @@ def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit():
         failures = [(recording := record(asked(which))).failure for which in range(3)]
         with pytest.raises(ValueError, match=r"turns of its warps, the last in line 6, .* does a loop there end\?"):
             record(asked(3))
-    assert [failure.partition(" [")[0] for failure in failures[:2]] == [
+    assert [failure.partition(" (")[0] for failure in failures[:2]] == [
         f"kernel.cu:{line}: time limit: in 1 s of computing there was no step to record, and no other block began"
         for line in (3, 4)
     ]

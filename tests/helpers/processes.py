@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 
 def processes_with(word: str) -> list[int]:
     """Those with this word in their command line, but for what a sibling of this process started: another worker."""
@@ -24,6 +26,25 @@ def _of_a_sibling(pid: int) -> bool:
         if parent == above > 1:
             return True
         pid = parent
+    return False
+
+
+def descendants(pid: int | None = None) -> set[int]:
+    """What a process (this one) has started, and what that has; but for what ends while they are counted."""
+    return {process.pid for process in psutil.Process(pid).children(recursive=True)}
+
+
+def workers(pid: int | None = None) -> set[int]:
+    """The processes that run kernels for a process (this one): its launcher's children."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return {worker.pid for child in psutil.Process(pid).children() for worker in child.children()}
+    return set()
+
+
+def is_running(pid: int) -> bool:
+    """False for a zombie, too: in a container nobody may ask for the end of an orphan."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
 

@@ -32,6 +32,7 @@ struct emu_report {
     emu_dim3 block, thread;
     uint32_t has_thread;      // after the time limit: whether each sample is of this thread
     uint32_t access;          // of a crash: 0 unknown, 1 read, 2 write
+    uint64_t blocks_done;     // how far the launch is: who waits for it reads this meanwhile
     uint64_t print_lost;      // bytes that found no room in `output`
     uint32_t printed;         // bytes in `output`
     char output[1 << 20];           // device printf: 1 MiB, as CUDA's default FIFO

@@ -77,7 +77,10 @@ static void* run_blocks(void* argument) {
     part.cluster->blocks[part.rank] = block;
     emu_prepare_block(*block, launch);
     uint64_t index;
-    while ((index = next_of(part)) < cluster_count) emu_run_block(*block, number_in_grid(index, part.rank));
+    while ((index = next_of(part)) < cluster_count) {
+        emu_run_block(*block, number_in_grid(index, part.rank));
+        __atomic_fetch_add(&launch->report->blocks_done, 1, __ATOMIC_RELAXED);
+    }
     emu_release_block(*block);
     return nullptr;
 }
@@ -109,10 +112,21 @@ static uintptr_t kernel_program_counter(const Fault& fault, const Block& b) {
 static bool in_stacks(const Block* b, uintptr_t address) { return b && address - (uintptr_t)b->stacks < b->stacks_bytes; }
 
 // What the watchdog says.
-static const char still_running[] = "time limit: the kernel was still running after %g s", stands_still[] =
-    "time limit: in %g s of computing there was no step to record, and no other block began";
+static const char still_running[] = "the kernel was still running after %g s", stands_still[] =
+    "in %g s of computing there was no step to record, and no other block began";
 static const char* out_of_time = still_running;
 static double seconds;
+
+// Whether nobody else has failed before.
+static bool record_time_limit(const Fiber* f) {
+    char words[128];
+    snprintf(words, sizeof words, out_of_time, seconds);
+    const emu_dim3 grid = launch->grid;
+    return emu_record(launch, EMU_TIME_LIMIT, f, emu_site{},
+                      "time limit: %s (%llu of %llu blocks done; emulator.configure(time_limit=...) sets the limit)", words,
+                      (unsigned long long)__atomic_load_n(&launch->report->blocks_done, __ATOMIC_RELAXED),
+                      (unsigned long long)grid.x * grid.y * grid.z);
+}
 
 static bool in_dynamic_shared(const Block* b, uintptr_t address) {
     return b && address - (uintptr_t)b->dynamic_shared < EMU_SHARED_LIMIT;
@@ -149,7 +163,7 @@ static void sample(const Fault& fault) {
     const Fiber* f = emu_current;
     if (!f) return;                           // between two blocks: the next tick of the watchdog finds a kernel
     emu_report* report = launch->report;
-    emu_record(launch, EMU_TIME_LIMIT, f, emu_site{}, out_of_time, seconds);
+    record_time_limit(f);
     if (report->outcome != EMU_TIME_LIMIT) return;
     const uint32_t i = __atomic_fetch_add(&report->sample_count, 1, __ATOMIC_RELAXED);
     if (i >= EMU_SAMPLES) return;
@@ -215,7 +229,7 @@ static void* watch(void*) {
         kill(getpid(), SIGALRM);
         nanosleep(&tick, nullptr);
     }
-    emu_end_worker(emu_record(launch, EMU_TIME_LIMIT, nullptr, emu_site{}, out_of_time, seconds));
+    emu_end_worker(record_time_limit(nullptr));
 }
 
 static int find_code(dl_phdr_info* info, size_t, void*) {
@@ -247,8 +261,9 @@ static void install_handlers() {
     signal(SIGTERM, SIG_DFL);
 }
 
-[[noreturn]] static void work() {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+[[noreturn]] static void work(pid_t launcher) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);         // the launcher has but one thread: when that ends, it has ended
+    if (getppid() != launcher) _exit(1);      // it had, before that was said
     dl_iterate_phdr(find_code, nullptr);
     emu_preferred = launch->tracing ? launch->tracing->preferred : nullptr;
     install_handlers();
@@ -300,10 +315,10 @@ static void install_handlers() {
 
 // Starts a worker process that runs the launch; returns its process id, or -errno.
 extern "C" int emu_start(const emu_launch* request) {
-    pid_t worker = fork();
+    const pid_t launcher = getpid(), worker = fork();
     if (worker == 0) {
         launch = request;
-        work();
+        work(launcher);
     }
     return worker < 0 ? -errno : worker;
 }
