@@ -1,7 +1,6 @@
 """docs/in_your_model.md: its code runs, and a model with the course's attention computes what it computes with SDPA."""
 
 import copy
-import importlib.util
 import re
 from pathlib import Path
 
@@ -13,17 +12,14 @@ from course_utils import checks, measured
 from course_utils.bench.flex import FLEX_128
 from course_utils.bench.host import BACKWARD, FORWARD, RECORDED, SDPA
 from tests.helpers import tensors
+from tests.helpers.in_your_model import PAGE, of_the_page, register, run_pattern
 from tests.helpers.small_llama import SmallLlama
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "in_your_model.md").read_text(encoding="utf-8")
-ATTENTION, REGISTRATION, PATTERN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 FEATURES = ROOT / "tests" / "operators" / "test_torch_features.py"
 LOSS_SCALE = 2.0**10  # else the gradients would be below the floor of what is allowed
 
-names = {}
-exec(compile(ATTENTION, "docs/in_your_model.md", "exec"), names)
-course_attention = names["course_attention"]
+course_attention = of_the_page()["course_attention"]
 
 
 def sdpa(module, query, key, value, attention_mask, scaling=None, **_):
@@ -53,7 +49,7 @@ class TransformersModel:
         sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
         config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.2)
         self.module = LlamaForCausalLM(config)
-        exec(compile(REGISTRATION, "docs/in_your_model.md", "exec"), {**names, "model": self.module})
+        register(self.module)
 
     def take(self, way):
         self.module.set_attn_implementation(way)
@@ -62,14 +58,8 @@ class TransformersModel:
         return self.module(tokens, use_cache=False).logits
 
 
-def has_transformers():
-    return importlib.util.find_spec("transformers") is not None
-
-
 @pytest.fixture(params=[OwnModel, TransformersModel])
 def model(request, device):
-    if request.param is TransformersModel and not has_transformers():
-        pytest.skip("transformers is not installed")
     torch.manual_seed(0)
     made = request.param()
     made.module.to(device, torch.float16)
@@ -134,7 +124,6 @@ def test_the_tokens_chosen_are_those_of_sdpa(model, tokens):
     assert torch.equal(chosen["course"], chosen["sdpa"])
 
 
-@pytest.mark.skipif(not has_transformers(), reason="transformers is not installed")
 def test_generation_with_transformers_cache_and_padding(tokens):
     torch.manual_seed(0)
     model = TransformersModel()
@@ -162,15 +151,31 @@ def test_what_the_kernels_have_not_is_refused(device):
     query = tensors.random(1, 2, 3, 8, device=device, dtype=torch.float16)
     module = torch.nn.Module()
     module.is_causal = True
-    for mask, more in ((torch.ones(1, 3), {}), (None, {"dropout": 0.1}), (None, {"sliding_window": 4})):
-        with pytest.raises(ValueError, match="no padding, no dropout and no window"):
-            course_attention(module, query, query, query, mask, **more)
+    given = {
+        "dropout": 0.1,
+        "sliding_window": 4,
+        "softcap": 50.0,
+        "s_aux": torch.ones(2),
+        "cu_seq_lens_q": torch.ones(2),
+    }
+    given |= {"attention_mask": torch.ones(1, 3), "is_causal": False, "what_comes_next_year": 0}
+
+    def attend(**more):
+        return course_attention(module, query, query, query, **{"attention_mask": None, **more})
+
+    for name, what in given.items():
+        with pytest.raises(ValueError, match=f"does not have {name}:"):
+            attend(**{name: what})
+    with pytest.raises(Exception, match="does not have softcap"):
+        torch.compile(attend, fullgraph=True, backend="aot_eager")(softcap=50.0)
+    says_nothing = {name: None for name in given} | {"output_attentions": False, "position_ids": torch.arange(3)}
+    assert torch.equal(attend(**{**says_nothing, "dropout": 0.0, "is_causal": True})[0], attend()[0])
 
 
 def test_the_pattern_of_the_page(device):
     query, key, value = (tensors.random(1, heads, 9, 8, device=device, dtype=torch.float16) for heads in (4, 2, 2))
     found = {"query": query, "key": key, "value": value}
-    exec(compile(PATTERN, "docs/in_your_model.md", "exec"), found)
+    run_pattern(found)
     assert found["out"].shape == query.shape
 
 
