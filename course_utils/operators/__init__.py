@@ -1,4 +1,10 @@
-"""The course's attention operators: torch tensors in and out, on the GPU or on the CPU emulator."""
+"""The course's attention operators: torch tensors in and out, on the GPU or on the CPU emulator.
+
+NaN or infinity in a key that a row must not see, causal or by a pattern, leaves the row as it is. In the value of that
+key it makes the row NaN, as in PyTorch: its weight is 0, and 0 × NaN is NaN. So it does wherever the row's tile of
+keys holds it; tiles of which no row of a tile sees a key are skipped. `naive_attention` skips none. A row that does see
+NaN is NaN; `flash_plain` and `flash_fa1_order` make it 0 where the NaN is in a key.
+"""
 
 from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention
 from course_utils.operators.flash_v2 import flash_attention_v2
