@@ -34,7 +34,7 @@ class Progress:
         columns = min(100, shutil.get_terminal_size().columns - 1)
         self._write(
             tqdm.format_meter(
-                self._done(), self._blocks, now - self._begun, columns, prefix=self._kernel, unit=" blocks"
+                self._done(), self._blocks, now - self._begun, columns, prefix=self._kernel, unit="block"
             )
         )
 
