@@ -5,7 +5,6 @@ import os
 import pickle
 import re
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from course_utils.cuda import KernelError, RawModule, read_kernel
 from course_utils.emulator import configure, launch, launcher, sanitize
 from course_utils.emulator.launch import Settings, settings
 from tests.helpers.fresh_process import run_without_the_course
-from tests.helpers.processes import descendants, is_running, wait_for, workers
+from tests.helpers.processes import descendants, interrupt, is_running, once_it_runs, wait_for, workers
 
 BROKEN = {
     "endless loop": (
@@ -227,26 +226,6 @@ def raised(code):
     return caught.value, out
 
 
-@contextlib.contextmanager
-def once_it_runs(act):
-    """Calls `act` with a launch's workers as soon as it has any, from another thread."""
-
-    def wait():
-        wait_for(workers)
-        act(workers())
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-
-
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_kernel_is_an_exception_that_says_where(case, compiler, run_kernel):
     code, kind, message, thread = BROKEN[case]
@@ -440,6 +419,10 @@ def test_an_impossible_number_of_threads_is_rejected(threads):
         pass
 
 
+def with_launcher(workers):
+    return {psutil.Process(worker).ppid() for worker in workers} | workers
+
+
 def test_an_interrupt_ends_the_worker(run_kernel):
     RawModule(code=ENDLESS).compile()  # so that no compiler runs meanwhile
     before = descendants()
@@ -456,17 +439,13 @@ def test_an_interrupt_that_reaches_the_worker_too_is_still_a_keyboard_interrupt(
     before = descendants()
 
     def interrupt_both(workers):  # as a terminal or Jupyter does: the whole process group
-        for process in {*workers, *(descendants() - before)}:
+        for process in with_launcher(workers):
             os.kill(process, signal.SIGINT)
         interrupt()
 
     with pytest.raises(KeyboardInterrupt), once_it_runs(interrupt_both):
         fill(run_kernel, ENDLESS)
     assert descendants() <= before
-
-
-def with_launcher(workers):
-    return {psutil.Process(worker).ppid() for worker in workers} | workers
 
 
 @pytest.mark.parametrize("which", ["worker", "launcher"])
@@ -558,12 +537,14 @@ def test_an_error_raised_by_a_signal_handler_leaves_the_next_launch_alone(run_ke
     def give_up(*_):
         raise TimeoutError("enough")  # an OSError, as many graders raise it
 
+    RawModule(code=ENDLESS).compile()  # so that no compiler runs meanwhile
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, 0.4)
     try:
-        with pytest.raises(TimeoutError, match="enough"):
+        with (
+            pytest.raises(TimeoutError, match="enough"),
+            once_it_runs(lambda workers: os.kill(os.getpid(), signal.SIGALRM)),
+        ):
             fill(run_kernel, ENDLESS)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert (fill(run_kernel, GOOD) == 40).all()

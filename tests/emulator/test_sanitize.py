@@ -5,11 +5,8 @@ A mistake is marked in the kernel by a comment with the tool that finds it: `// 
 
 import functools
 import itertools
-import os
 import re
 import resource
-import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +19,7 @@ import torch
 
 from course_utils.cuda import KernelError, RawModule, read_kernel
 from course_utils.emulator import configure, profile, sanitize
+from tests.helpers.processes import interrupt, once_it_runs
 
 
 class Case(NamedTuple):
@@ -1198,25 +1196,22 @@ def test_the_time_limit_is_kept_and_the_error_has_its_line():
         while (true)
             out[threadIdx.x + 1] += 1;
     }"""
+    took = []
     for _ in range(3):  # the alarm may come in the middle of a finding
         start = time.monotonic()
         with configure(time_limit=0.1), sanitize() as report, pytest.raises(KernelError, match="time limit") as caught:
             run_once(code)
-        assert caught.value.line in (2, 3) and time.monotonic() - start < 2
-        assert {f.line for f in report.findings if f.tool == "memcheck"} == {3}
+        took.append(time.monotonic() - start)
+        assert caught.value.line in (2, 3) and {f.line for f in report.findings if f.tool == "memcheck"} == {3}
+    assert min(took) < 2, took  # others are at work on this machine
 
 
 def test_an_interrupt_ends_a_watched_launch():
     code = 'extern "C" __global__ void k(float* out) { while (true) out[threadIdx.x] += 1; }'
     with configure(time_limit=0.1), sanitize(), pytest.raises(KernelError):
         run_once(code)  # so that no compiler runs meanwhile
-    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        with sanitize(), pytest.raises(KeyboardInterrupt):
-            run_once(code)
-    finally:
-        timer.join()
+    with sanitize(), pytest.raises(KeyboardInterrupt), once_it_runs(lambda workers: interrupt()):
+        run_once(code)
     with sanitize() as report:
         run_once(GOOD)
     assert report.launches == 1 and not report.findings

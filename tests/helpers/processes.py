@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -35,10 +37,34 @@ def descendants(pid: int | None = None) -> set[int]:
 
 
 def workers(pid: int | None = None) -> set[int]:
-    """The processes that run kernels for a process (this one): its launcher's children."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return {worker.pid for child in psutil.Process(pid).children() for worker in child.children()}
-    return set()
+    """The processes that run kernels for a process (this one): the children of its launcher."""
+    found = set()
+    for child in psutil.Process(pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any(word.endswith("/launcher.py") for word in child.cmdline()):
+                found |= {worker.pid for worker in child.children()}
+    return found
+
+
+@contextlib.contextmanager
+def once_it_runs(act: Callable[[set[int]], None]) -> Iterator[None]:
+    """Calls `act` with the workers of the launch inside the `with` as soon as it has any, from another thread."""
+
+    def wait() -> None:
+        wait_for(workers)
+        act(workers())
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def interrupt() -> None:
+    """As the notebook's button does it, for this process."""
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def is_running(pid: int) -> bool:
