@@ -33,9 +33,7 @@ class Progress:
         self._write = self._write or _line()
         columns = min(100, shutil.get_terminal_size().columns - 1)
         self._write(
-            tqdm.format_meter(
-                self._done(), self._blocks, now - self._begun, columns, prefix=self._kernel, unit="block"
-            )
+            tqdm.format_meter(self._done(), self._blocks, now - self._begun, columns, prefix=self._kernel, unit="block")
         )
 
     def close(self) -> None:
