@@ -41,6 +41,7 @@ from torch import Tensor
 
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule, TensorMap, read_kernel, tensor_map
 from course_utils.emulator import configure, profile, sanitize
+from course_utils.emulator.module import presented_architecture
 from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.tracing import in_step
 from course_utils.grading import catalog
@@ -311,9 +312,8 @@ def _compile_log(source: KernelSource, options: tuple[str, ...]) -> str:
 
     Where it serializes the products of a warpgroup, the kernel runs on all the same: asynccheck can say why it does.
     """
-    needed = required_architecture(source)
     try:
-        return compile_kernel(source, str(needed) if needed.exact or needed.number > 80 else "sm_80", options).log
+        return compile_kernel(source, str(presented_architecture(source)), options).log
     except CompileError as error:
         if not serialized_lines(error.log):
             raise
