@@ -85,9 +85,16 @@ def _is_relative_include(word: str) -> bool:
 
 
 def presented_architecture(code: str) -> Architecture:
-    """As what the emulated device presents itself to a kernel, and for what NVIDIA's compiler is asked about it."""
+    """As what the emulated device presents itself to a kernel."""
     needed = required_architecture(code)
     return needed if needed.exact or needed.number > DEVICE.number else DEVICE
+
+
+def _architectures(presented: Architecture) -> list[str]:
+    """For which of them a kernel must compile, one at least: where its header does not name the only one, it may use
+    what newer ones have, and either the emulator knows that, too, or it says that it does not."""
+    newer = [] if presented.exact else [known for known in (KNOWN, HOPPER) if known.number > presented.number]
+    return [str(architecture) for architecture in (presented, *newer)]
 
 
 def _index(block: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -222,7 +229,7 @@ class EmulatedModule:
         self._kernels = find_kernels(code)
         self._libraries: dict[Build, _Library] = {}
         self._hopper = hopper
-        self._verdict = Verdict(code, str(presented), options, name_expressions)
+        self._verdict = Verdict(code, _architectures(presented), options, name_expressions)
         try:
             translated = translate(code, self.name, search_path, name_expressions)
             self._originals = translated.originals

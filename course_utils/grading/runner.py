@@ -322,8 +322,8 @@ def _compile_log(source: KernelSource, options: tuple[str, ...]) -> str:
 
 def _compile_problem(error: CompileError, source: KernelSource) -> dict[str, Any]:
     """The first error in the student's file, with the line that it speaks of."""
-    error_line = rf"^.*{re.escape(source.name)}[:(](\d+)\b.*error.*$"
-    first = re.search(error_line, error.log or str(error), flags=re.MULTILINE)
+    error_line = rf"^.*{re.escape(source.name)}[:(](\d+)\b.*(?:error|the emulator).*$"
+    first = re.search(error_line, str(error), flags=re.MULTILINE)
     if first is None:
         return {"error": str(error)[:500], "error_kind": "compile", "line": None}
     line = int(first[1])

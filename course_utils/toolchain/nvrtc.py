@@ -6,6 +6,7 @@ run here.
 """
 
 import base64
+import contextlib
 import hashlib
 import importlib.metadata
 import json
@@ -27,6 +28,10 @@ from course_utils.toolchain.source import INCLUDE, KernelSource, included_files,
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 """Compute capabilities, times ten, that every kernel compiles for unless its header says otherwise."""
+
+
+class NvrtcFailure(CompileError):
+    """NVRTC itself failed, as where a part of it is not installed: this says nothing of the kernel."""
 
 
 class Resources(NamedTuple):
@@ -124,24 +129,29 @@ def compile_kernel(
 
 
 def is_known_to_compile(
-    code: str, arch: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()
+    code: str, architectures: Sequence[str], options: Sequence[str] = (), name_expressions: Sequence[str] = ()
 ) -> bool:
-    """Whether `compile_kernel` or `check_kernel` has taken this before. NVRTC is not even loaded for it."""
-    kept = _kept(_request(code, arch, options, name_expressions))
-    return kept.exists() or kept.with_suffix(_TAKEN).exists()
+    """Whether `compile_kernel` or `check_kernel` has taken this before, for one of the architectures. NVRTC is not even
+    loaded for it."""
+    kept = [_kept(_request(code, arch, options, name_expressions)) for arch in architectures]
+    return any(file.exists() or file.with_suffix(_TAKEN).exists() for file in kept)
 
 
-def check_kernel(code: str, arch: str, options: Sequence[str] = (), name_expressions: Sequence[str] = ()) -> None:
-    """Raises what `compile_kernel` raises for a kernel that NVRTC refuses, but takes a third of the time for a large
-    one that it does not: it optimizes little. It remembers those. Serialized products of a warpgroup are no error.
+def check_kernel(
+    code: str, architectures: Sequence[str], options: Sequence[str] = (), name_expressions: Sequence[str] = ()
+) -> None:
+    """Raises what `compile_kernel` raises for the first architecture where NVRTC refuses a kernel for all of them.
+
+    A large kernel that it takes needs a third of that function's time: little is optimized. Such kernels are
+    remembered. Products of a warpgroup that ptxas serializes are no error here.
     """
-    request = _request(code, arch, options, name_expressions)
-    try:
-        _compile(request, ("--Ofast-compile=max",), request.name)
-    except CompileError:  # what counts, and is quoted, is what the compilation for a GPU says
-        _kept_compilation(request, request.name)
-    else:
-        _kept(request).with_suffix(_TAKEN).touch()
+    requests = [_request(code, arch, options, name_expressions) for arch in architectures]
+    for request in requests:
+        with contextlib.suppress(CompileError):
+            _compile(request, ("--Ofast-compile=max",), request.name)
+            _kept(request).with_suffix(_TAKEN).touch()
+            return
+    _kept_compilation(requests[0], requests[0].name)  # what counts, and is quoted, is what is said of it for a GPU
 
 
 _TAKEN = ".taken"  # of the empty file that remembers it
@@ -228,10 +238,9 @@ def _compile(request: _Request, more: Sequence[str], failure: str) -> dict[str, 
         log = bytearray(_call(_nvrtc.nvrtcGetProgramLogSize, program))
         _call(_nvrtc.nvrtcGetProgramLog, program, log)
         text = log.rstrip(b"\0").decode(errors="replace").strip()
-        if status in _REFUSALS:
-            raise CompileError(f"{failure}:\n{text}", text)
         if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise RuntimeError(f"NVRTC failed with {request.name}: {status.name}\n{text}")
+            kind = CompileError if status in _REFUSALS else NvrtcFailure
+            raise kind(f"{failure}:\n{text or status.name}", text)
         cubin = bytearray(_call(_nvrtc.nvrtcGetCUBINSize, program))
         _call(_nvrtc.nvrtcGetCUBIN, program, cubin)
         return {

@@ -14,12 +14,17 @@ from course_utils.toolchain.source import source_name
 
 
 class Verdict:
-    """Whether NVRTC takes a kernel: known from before, or being asked from now on. Arguments as of `compile_kernel`."""
+    """Whether NVRTC takes a kernel for one of these architectures: known from before, or being asked from now on.
 
-    def __init__(self, code: str, arch: str, options: Sequence[str], name_expressions: Sequence[str]) -> None:
+    The other arguments are as of `compile_kernel`.
+    """
+
+    def __init__(
+        self, code: str, architectures: Sequence[str], options: Sequence[str], name_expressions: Sequence[str]
+    ) -> None:
         self._name = source_name(code)
         self._answer: Future[bool] = Future()
-        question = code, arch, options, name_expressions
+        question = code, architectures, options, name_expressions
         try:
             from course_utils.toolchain import nvrtc
 
@@ -46,11 +51,11 @@ class Verdict:
 _NO_NVRTC = (ImportError, OSError, RuntimeError)  # no package; a library that does not load, or lacks a part
 
 
-def _ask(code: str, arch: str, options: Sequence[str], name_expressions: Sequence[str]) -> bool:
+def _ask(code: str, architectures: Sequence[str], options: Sequence[str], name_expressions: Sequence[str]) -> bool:
     from course_utils.toolchain import nvrtc
 
     try:
-        nvrtc.check_kernel(code, arch, options, name_expressions)
-    except _NO_NVRTC:
+        nvrtc.check_kernel(code, architectures, options, name_expressions)
+    except (*_NO_NVRTC, nvrtc.NvrtcFailure):
         return False
     return True
