@@ -93,8 +93,8 @@ def presented_architecture(code: str) -> Architecture:
 def _architectures(presented: Architecture) -> list[str]:
     """For which of them a kernel must compile, one at least: where its header does not name the only one, it may use
     what newer ones have, and either the emulator knows that, too, or it says that it does not."""
-    newer = [] if presented.exact else [known for known in (KNOWN, HOPPER) if known.number > presented.number]
-    return [str(architecture) for architecture in (presented, *newer)]
+    newer = () if presented.exact else (KNOWN.number, HOPPER.number)
+    return [str(presented), *(f"sm_{number}" for number in newer if number > presented.number)]
 
 
 def _index(block: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -31,26 +31,36 @@ _LACKS = [  # a name, in g++'s words and in clang's
     r"(?P<header>[^\s':]+): No such file or directory",
     r"'(?P<header>[^']+)' file not found",
 ]
-_OWN = r"static assertion failed: (the emulator .*)"
+_OWN = re.compile(r"static assertion failed: (the emulator .*)")
 _ERROR = re.compile(r"^.*?\berror: (?P<message>.*)$", flags=re.MULTILINE)
 
 
 def shortfall(log: str, sources: Mapping[str, str], name: str) -> str:
-    """A sentence on the first error of a host compiler's log. sources: the learner's files, by the names that the
-    compiler knows; name: of the kernel's file, for an error that is in none of their lines."""
-    error = _ERROR.search(log)
-    message = error["message"] if error else ""
-    file, line = _place(log, error, sources) if error else ("", 0)
-    place = f"{file}:{line}" if file else name
-    own = re.search(_OWN, message)
+    """A sentence on the first error of a host compiler's log, or on each inline PTX instruction that is not known.
+
+    sources: the learner's files, by the names that the compiler knows; name: of the kernel's file, for an error that is
+    in none of their lines.
+    """
+    errors = [*_ERROR.finditer(log)]
+    if not errors:
+        return f"{name}: the emulator does not take this kernel, a GPU does"
+    ends = [error.start() for error in errors[1:]] + [len(log)]
+    places = [_place(log, error, end, sources) for error, end in zip(errors, ends, strict=True)]
+    said = [(place, _OWN.search(error["message"])) for place, error in zip(places, errors, strict=True)]
+    own = [f"{_named(place, name)}: {sentence[1]}" for place, sentence in said if sentence]
     if own:
-        return f"{place}: {own[1]}"
+        return "\n".join(own)
+    (file, line), message = places[0], errors[0]["message"]
     source = line_text(sources[file], line) if file else None
     lacks = _lacking(message)
     subject = next((said for pattern, said in SUBJECTS.items() if re.search(pattern, lacks or source or "")), None)
     what = f"have {lacks}" if lacks else f"take this {'line' if source else 'kernel'}"
     more = subject or (f"`{source}`" if source and not lacks else None)
-    return f"{place}: the emulator does not {what}, a GPU does" + (f": {more}" if more else "")
+    return f"{_named((file, line), name)}: the emulator does not {what}, a GPU does" + (f": {more}" if more else "")
+
+
+def _named(place: tuple[str, int], name: str) -> str:
+    return f"{place[0]}:{place[1]}" if place[0] else name
 
 
 def _lacking(message: str) -> str:
@@ -59,11 +69,10 @@ def _lacking(message: str) -> str:
     return f"<{found['header']}>" if "header" in found else found.get("name", "")
 
 
-def _place(log: str, error: re.Match[str], sources: Mapping[str, str]) -> tuple[str, int]:
+def _place(log: str, error: re.Match[str], end: int, sources: Mapping[str, str]) -> tuple[str, int]:
     """The learner's line that an error is about, or ("", 0): its own or, if that is one of the emulator's headers, the
-    first line of the learner's that is named before the next error."""
+    first of the learner's that is named beside it. end: of what is said of this error."""
     files = "|".join(re.escape(file) for file in sorted(sources, key=len, reverse=True))
     place = re.compile(rf"^({files}):(\d+):", flags=re.MULTILINE)
-    next_error = _ERROR.search(log, error.end())
-    found = place.match(log, error.start()) or place.search(log, 0, next_error.start() if next_error else len(log))
+    found = place.match(log, error.start()) or place.search(log, 0, end)
     return (found[1], int(found[2])) if found else ("", 0)

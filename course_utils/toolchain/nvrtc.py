@@ -237,7 +237,7 @@ def _compile(request: _Request, more: Sequence[str], failure: str) -> dict[str, 
         (status,) = _nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = bytearray(_call(_nvrtc.nvrtcGetProgramLogSize, program))
         _call(_nvrtc.nvrtcGetProgramLog, program, log)
-        text = log.rstrip(b"\0").decode(errors="replace").strip()
+        text = log.replace(b"\0", b"").decode(errors="replace").strip()
         if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
             kind = CompileError if status in _REFUSALS else NvrtcFailure
             raise kind(f"{failure}:\n{text or status.name}", text)

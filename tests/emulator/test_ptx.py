@@ -364,7 +364,7 @@ def test_asm_can_stand_in_an_if_without_braces(run_kernel):
 
 UNKNOWN = """extern "C" __global__ void k(float* out) {
     out[0] = 1;
-    asm volatile("wgmma.fence.sync.aligned;");
+    asm volatile("fence.proxy.async;");
 }"""
 
 
@@ -372,7 +372,7 @@ def test_unknown_ptx_is_a_compile_error_that_names_the_instruction_and_its_line(
     with pytest.raises(CompileError) as caught:
         run_kernel(UNKNOWN, (1,), (1,), (torch.zeros(1),))
     assert "kernel.cu:3:" in str(caught.value)
-    assert "does not know this PTX instruction: wgmma.fence.sync.aligned" in str(caught.value)
+    assert "does not know this PTX instruction: fence.proxy.async" in str(caught.value)
 
 
 def test_unknown_ptx_in_a_header_names_the_header(tmp_path, run_kernel):
