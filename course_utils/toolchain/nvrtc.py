@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from cuda.bindings import nvrtc as _nvrtc
 from cuda.pathfinder import find_nvidia_header_directory
 
+from course_utils.toolchain import ptx_lines
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.serialized import refuse_serialized
@@ -238,6 +239,10 @@ def _compile(request: _Request, more: Sequence[str], failure: str) -> dict[str, 
         log = bytearray(_call(_nvrtc.nvrtcGetProgramLogSize, program))
         _call(_nvrtc.nvrtcGetProgramLog, program, log)
         text = log.replace(b"\0", b"").decode(errors="replace").strip()
+        if ptx_lines.ERROR.search(text):
+            ptx = bytearray(_call(_nvrtc.nvrtcGetPTXSize, program))
+            _call(_nvrtc.nvrtcGetPTX, program, ptx)
+            text = ptx_lines.with_source_lines(text, ptx.decode(errors="replace"))
         if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
             kind = CompileError if status in _REFUSALS else NvrtcFailure
             raise kind(f"{failure}:\n{text or status.name}", text)
