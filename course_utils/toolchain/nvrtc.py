@@ -134,7 +134,7 @@ def is_known_to_compile(
 ) -> bool:
     """Whether `compile_kernel` or `check_kernel` has taken this before, for one of the architectures. NVRTC is not even
     loaded for it."""
-    kept = [_kept(_request(code, arch, options, name_expressions)) for arch in architectures]
+    kept = (_kept(_request(code, arch, options, name_expressions)) for arch in architectures)
     return any(file.exists() or file.with_suffix(_TAKEN).exists() for file in kept)
 
 
