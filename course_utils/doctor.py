@@ -88,7 +88,8 @@ def check_nvrtc() -> Finding:
         nvrtc.compile_kernel("#include <cuda_fp16.h>\n" + KERNEL, "sm_90")
         return Finding("NVRTC", "ok", f"{nvrtc.version()}: compiles kernels for every architecture, without a GPU")
     except Exception as error:
-        return Finding("NVRTC", "broken", f"NVIDIA's compiler does not work: {_short(error)}", advice)
+        text = f"NVIDIA's compiler does not work, so that the emulator takes what is no CUDA, too: {_short(error)}"
+        return Finding("NVRTC", "broken", text, advice)
 
 
 def check_driver() -> Finding:

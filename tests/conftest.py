@@ -196,6 +196,15 @@ def each_compiler(request, monkeypatch):
     yield from use_compiler(request.param, monkeypatch)
 
 
+@pytest.fixture(name="without_nvrtc")
+def _without_nvrtc():
+    """What NVRTC refuses is left to the emulator."""
+    from tests.helpers.without_nvrtc import without_nvrtc
+
+    with without_nvrtc():
+        yield
+
+
 @pytest.fixture(scope="session")
 def browser():
     """A headless Chromium, driven by Playwright, for tests marked `browser`."""

@@ -143,7 +143,8 @@ def test_options_templates_and_headers_of_the_course(device, tmp_path):
 
 def test_kernels_of_the_include_folder_are_found(monkeypatch, tmp_path):
     (tmp_path / "shared.cuh").write_text("#define VALUE 4\n")
-    monkeypatch.setattr("course_utils.emulator.module.INCLUDE", tmp_path)
+    for compiler in ("emulator.module", "toolchain.nvrtc"):
+        monkeypatch.setattr(f"course_utils.{compiler}.INCLUDE", tmp_path)
     y = torch.zeros(1)
     code = '#include "shared.cuh"\nextern "C" __global__ void k(float* y) { *y = VALUE; }'
     RawModule(code=code).get_function("k")((1,), (1,), (y,))

@@ -50,6 +50,10 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
 )
 
 
+class HostRefusal(CompileError):
+    """The host compiler does not take a kernel: its words are the message, and the `log`."""
+
+
 class Build(Enum):
     """What a kernel is built for: to run; for the sanitizer and the profiler; to be recorded."""
 
@@ -193,7 +197,7 @@ def _traced_flags(compiler: Compiler) -> list[str]:
 
 def _run(command: list[str], what: str, folder: Path) -> None:
     zig_cache = str(cache_folder() / "zig")
-    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
+    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache, "LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     if done.returncode:
         raise CompileError(f"{what} did not compile:\n{done.stderr.strip()}", done.stderr)
@@ -277,7 +281,7 @@ def build_kernels(
 ) -> Path:
     """The shared library of a translated kernel file.
 
-    Raises CompileError with the compiler's log.
+    Raises HostRefusal with the compiler's log.
     """
     runtime = build_runtime(compiler)
     of_prelude = [*_flags(compiler, build), *(option for option in options if option == FOR_HOPPER)]
@@ -290,7 +294,11 @@ def build_kernels(
             (Path(folder) / "kernels.cpp").write_text(text, encoding="utf-8")
             places = [_build_prelude(compiler, of_prelude).parent] if compiler.kind == "gcc" else []
             prelude = ["-include", PRELUDE, *(f"-I{place}" for place in (*places, ".", HERE / "include"))]
-            _run([*compiler.command, *flags, *prelude, "-c", "kernels.cpp", "-o", "kernels.o"], name, Path(folder))
+            command = [*compiler.command, *flags, *prelude, "-c", "kernels.cpp", "-o", "kernels.o"]
+            try:
+                _run(command, name, Path(folder))
+            except CompileError as error:
+                raise HostRefusal(str(error), error.log) from None
             _link(compiler, library.name, ["kernels.o", str(runtime)], Path(folder))
             os.replace(Path(folder) / library.name, library)
     return library

@@ -14,13 +14,22 @@ from pathlib import Path
 import torch
 
 from course_utils.emulator import launch, recorder, report, tracing
-from course_utils.emulator.compiler import FOR_HOPPER, Build, Compiler, build_kernels, build_runtime, find_compiler
+from course_utils.emulator.compiler import (
+    FOR_HOPPER,
+    Build,
+    Compiler,
+    HostRefusal,
+    build_kernels,
+    build_runtime,
+    find_compiler,
+)
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function, Shared, functions, shared_variables, unrecorded_variables
 from course_utils.emulator.library_tables import Symbol, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.raw_recording import RECORDING_BYTES
 from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator.shortfalls import shortfall
 from course_utils.emulator.statements import Statements
 from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.translate import Translation, translate
@@ -35,6 +44,7 @@ from course_utils.toolchain.source import (
     required_architecture,
     source_name,
 )
+from course_utils.toolchain.verdict import Verdict
 
 DEVICE = Architecture(80)  # for all kernels but those for HOPPER
 KNOWN = Architecture(89)  # kernels up to here run too: of what they add, it knows the products of E4M3
@@ -72,6 +82,19 @@ def _host_options(options: tuple[str, ...]) -> list[str]:
 
 def _is_relative_include(word: str) -> bool:
     return word.startswith("-I") and not word[2:].startswith("/")
+
+
+def presented_architecture(code: str) -> Architecture:
+    """As what the emulated device presents itself to a kernel."""
+    needed = required_architecture(code)
+    return needed if needed.exact or needed.number > DEVICE.number else DEVICE
+
+
+def _architectures(presented: Architecture) -> list[str]:
+    """For which of them a kernel must compile, one at least: where its header does not name the only one, it may use
+    what newer ones have, and either the emulator knows that, too, or it says that it does not."""
+    newer = () if presented.exact else (KNOWN.number, HOPPER.number)
+    return [str(presented), *(f"sm_{number}" for number in newer if number > presented.number)]
 
 
 def _index(block: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -180,7 +203,8 @@ class EmulatedModule:
     """The kernels of one source text.
 
     code: CUDA C++; options: as for NVRTC; name_expressions: which template instances to build, e.g. "scale<float, 4>".
-    compiler: "g++", "clang++" or "zig"; None takes the first one there is. Raises CompileError or LaunchError.
+    compiler: "g++", "clang++" or "zig"; None takes the first one there is. Raises LaunchError, and CompileError: in the
+    words of NVIDIA's compiler for what is no CUDA, where NVRTC is installed; else it says what the emulator lacks.
     """
 
     def __init__(
@@ -192,29 +216,40 @@ class EmulatedModule:
         compiler: str | None = None,
     ) -> None:
         self.name = source_name(code)
-        needed = required_architecture(code)
-        hopper = needed == HOPPER
-        if not hopper and (needed.exact or needed.number > KNOWN.number):
+        presented = presented_architecture(code)
+        hopper = presented == HOPPER
+        if not hopper and (presented.exact or presented.number > KNOWN.number):
             raise LaunchError(
-                f"{self.name} needs {needed}{' exactly' if needed.exact else ' or newer'}; "
+                f"{self.name} needs {presented}{' exactly' if presented.exact else ' or newer'}; "
                 f"the CPU emulator is an {DEVICE}: run it with CUDA tensors on such a GPU"
             )
         host_options = [*_host_options(options), *([FOR_HOPPER] if hopper else [])]
         search_path = [code.path.parent] if isinstance(code, KernelSource) else []
         search_path += [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]
         self._kernels = find_kernels(code)
-        translated = translate(code, self.name, search_path, name_expressions)
-        self._originals = translated.originals
-        self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
         self._libraries: dict[Build, _Library] = {}
         self._hopper = hopper
-        # The one that a launch would take here and now: many a module is only ever watched, or never.
-        self._first = self._library(Build.TRACED if tracing.active() else Build.PLAIN)
+        self._verdict = Verdict(code, _architectures(presented), options, name_expressions)
+        try:
+            translated = translate(code, self.name, search_path, name_expressions)
+            self._originals = translated.originals
+            self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
+            # The one that a launch would take here and now: many a module is only ever watched, or never.
+            self._first = self._library(Build.TRACED if tracing.active() else Build.PLAIN)
+        except CompileError:
+            self._verdict.is_taken()  # else NVRTC's words are the ones
+            raise
+        self._verdict.is_taken()
 
     def _library(self, build: Build) -> _Library:
         """For launches that are watched like that; built at the first of them."""
         if build not in self._libraries:
-            self._libraries[build] = self._build(build)
+            try:
+                self._libraries[build] = self._build(build)
+            except HostRefusal as refused:
+                if not self._verdict.is_taken():  # whose fault it is nobody can say: there is no NVRTC
+                    raise
+                raise CompileError(shortfall(refused.log, self._originals, self.name), refused.log) from None
         return self._libraries[build]
 
     # ---- looking things up

@@ -41,6 +41,7 @@ from torch import Tensor
 
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule, TensorMap, read_kernel, tensor_map
 from course_utils.emulator import configure, profile, sanitize
+from course_utils.emulator.module import presented_architecture
 from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.tracing import in_step
 from course_utils.grading import catalog
@@ -311,9 +312,8 @@ def _compile_log(source: KernelSource, options: tuple[str, ...]) -> str:
 
     Where it serializes the products of a warpgroup, the kernel runs on all the same: asynccheck can say why it does.
     """
-    needed = required_architecture(source)
     try:
-        return compile_kernel(source, str(needed) if needed.exact or needed.number > 80 else "sm_80", options).log
+        return compile_kernel(source, str(presented_architecture(source)), options).log
     except CompileError as error:
         if not serialized_lines(error.log):
             raise
@@ -322,8 +322,8 @@ def _compile_log(source: KernelSource, options: tuple[str, ...]) -> str:
 
 def _compile_problem(error: CompileError, source: KernelSource) -> dict[str, Any]:
     """The first error in the student's file, with the line that it speaks of."""
-    error_line = rf"^.*{re.escape(source.name)}[:(](\d+)\b.*error.*$"
-    first = re.search(error_line, error.log or str(error), flags=re.MULTILINE)
+    error_line = rf"^.*{re.escape(source.name)}[:(](\d+)\b.*(?:error|the emulator).*$"
+    first = re.search(error_line, str(error), flags=re.MULTILINE)
     if first is None:
         return {"error": str(error)[:500], "error_kind": "compile", "line": None}
     line = int(first[1])

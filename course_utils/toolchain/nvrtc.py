@@ -6,7 +6,9 @@ run here.
 """
 
 import base64
+import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -14,11 +16,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cuda.bindings import nvrtc as _nvrtc
 from cuda.pathfinder import find_nvidia_header_directory
 
+from course_utils.toolchain import ptx_lines
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.serialized import refuse_serialized
@@ -26,6 +29,10 @@ from course_utils.toolchain.source import INCLUDE, KernelSource, included_files,
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 """Compute capabilities, times ten, that every kernel compiles for unless its header says otherwise."""
+
+
+class NvrtcFailure(CompileError):
+    """NVRTC itself failed, as where a part of it is not installed: this says nothing of the kernel."""
 
 
 class Resources(NamedTuple):
@@ -110,33 +117,10 @@ def compile_kernel(
             serializes products of a warpgroup.
         ValueError: `arch` is not of the form sm_NN.
     """
-    _capability(arch)
-    if isinstance(options, str) or isinstance(name_expressions, str):
-        raise TypeError('options and name_expressions take a tuple of strings, such as ("-DD=64",), and got one string')
-    name = source_name(code)
-    folders = [*([code.path.parent] if isinstance(code, KernelSource) else []), INCLUDE]
-    searched = [*(f"-I{folder}" for folder in folders), *_cuda_include_flags()]
-    flags = [
-        f"--gpu-architecture={arch}",
-        "-std=c++17",
-        "-lineinfo",
-        "--ptxas-options=-v",
-        "--no-cache",  # with a driver, NVRTC keeps what it compiled, and then says nothing of its resources
-        *options,
-    ]
-
-    failure = f"{name} does not compile for {arch} with options {tuple(options)}"
-    headers = included_files(code, [*folders, *_include_folders(options)])
-    kept = _kept_in(code, headers, name, *flags, *name_expressions)
-    try:
-        found = json.loads(kept.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not there, or not whole
-        found = _compile(code, name, [*searched, *flags], name_expressions, failure)
-        with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
-            json.dump(found, file)
-        os.replace(file.name, kept)
+    request = _request(code, arch, options, name_expressions)
+    found = _kept_compilation(request, f"{request.name} does not compile for {arch} with options {tuple(options)}")
     if arch.endswith("a"):
-        refuse_serialized(name, found["log"])
+        refuse_serialized(request.name, found["log"])
     return Compiled(
         arch,
         base64.b64decode(found["cubin"]),
@@ -145,14 +129,96 @@ def compile_kernel(
     )
 
 
-def _kept_in(code: str, headers: Mapping[Path, str], *parts: str) -> Path:
-    """The file for what this code and its headers compile to. CUDA's own headers change with NVRTC's version only.
+def is_known_to_compile(
+    code: str, architectures: Sequence[str], options: Sequence[str] = (), name_expressions: Sequence[str] = ()
+) -> bool:
+    """Whether `compile_kernel` or `check_kernel` has taken this before, for one of the architectures. NVRTC is not even
+    loaded for it."""
+    kept = (_kept(_request(code, arch, options, name_expressions)) for arch in architectures)
+    return any(file.exists() or file.with_suffix(_TAKEN).exists() for file in kept)
+
+
+def check_kernel(
+    code: str, architectures: Sequence[str], options: Sequence[str] = (), name_expressions: Sequence[str] = ()
+) -> None:
+    """Raises what `compile_kernel` raises for the first architecture where NVRTC refuses a kernel for all of them.
+
+    A large kernel that it takes needs a third of that function's time: little is optimized. Such kernels are
+    remembered. Products of a warpgroup that ptxas serializes are no error here.
+    """
+    requests = [_request(code, arch, options, name_expressions) for arch in architectures]
+    for request in requests:
+        with contextlib.suppress(CompileError):
+            _compile(request, ("--Ofast-compile=max",), request.name)
+            _kept(request).with_suffix(_TAKEN).touch()
+            return
+    _kept_compilation(requests[0], requests[0].name)  # what counts, and is quoted, is what is said of it for a GPU
+
+
+_TAKEN = ".taken"  # of the empty file that remembers it
+
+
+class _Request(NamedTuple):
+    """What NVRTC is asked to compile."""
+
+    code: str
+    name: str
+    headers: Mapping[Path, str]  # that the code includes, but for CUDA's own
+    folders: tuple[Path, ...]  # in which NVRTC looks for these, too
+    flags: tuple[str, ...]
+    name_expressions: tuple[str, ...]
+
+
+def _request(code: str, arch: str, options: Sequence[str], name_expressions: Sequence[str]) -> _Request:
+    _capability(arch)
+    if isinstance(options, str) or isinstance(name_expressions, str):
+        raise TypeError('options and name_expressions take a tuple of strings, such as ("-DD=64",), and got one string')
+    folders = (*([code.path.parent] if isinstance(code, KernelSource) else []), INCLUDE)
+    flags = (
+        f"--gpu-architecture={arch}",
+        "-std=c++17",
+        "-lineinfo",
+        "--ptxas-options=-v",
+        "--no-cache",  # with a driver, NVRTC keeps what it compiled, and then says nothing of its resources
+        *options,
+    )
+    headers = included_files(code, [*folders, *_include_folders(options)])
+    return _Request(code, source_name(code), headers, folders, flags, tuple(name_expressions))
+
+
+def _kept_compilation(request: _Request, failure: str) -> dict[str, Any]:
+    """What `_compile` gives, from the cache if it is there."""
+    kept = _kept(request)
+    try:
+        return json.loads(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or not whole
+        found = _compile(request, (), failure)
+        with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
+            json.dump(found, file)
+        os.replace(file.name, kept)
+        return found
+
+
+def _kept(request: _Request) -> Path:
+    """The file for what this code and its headers compile to.
 
     Where the headers lie is no part of it: another clone of the course finds what this one has compiled.
     """
-    texts = (text for path, found in sorted(headers.items()) for text in (path.name, found))
-    key = hashlib.sha256("\0".join((version(), code, *texts, *parts)).encode()).hexdigest()[:24]
+    texts = (text for path, found in sorted(request.headers.items()) for text in (path.name, found))
+    parts = _identity(), request.code, *texts, request.name, *request.flags, *request.name_expressions
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     return cache_folder() / f"nvrtc-{key}.json"
+
+
+@cache
+def _identity() -> str:
+    """Tells two versions of NVRTC and of CUDA's headers apart: their packages do, in less time than it takes to load
+    it."""
+    packages = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "nvidia-cuda-crt")
+    try:
+        return " ".join(importlib.metadata.version(package) for package in packages)
+    except importlib.metadata.PackageNotFoundError:
+        return version()
 
 
 def _include_folders(options: Sequence[str]) -> list[Path]:
@@ -161,20 +227,25 @@ def _include_folders(options: Sequence[str]) -> list[Path]:
     return [Path(folder) for folder in re.findall(r"(?:^|\s)(?:-I\s?|--include-path[=\s])(\S+)", words)]
 
 
-def _compile(
-    code: str, name: str, flags: list[str], name_expressions: Sequence[str], failure: str
-) -> dict[str, str | dict[str, str]]:
+def _compile(request: _Request, more: Sequence[str], failure: str) -> dict[str, Any]:
     """What is kept of a compilation: the machine code, NVRTC's log, and the name expression of each template."""
-    program = _call(_nvrtc.nvrtcCreateProgram, code.encode(), name.encode(), 0, [], [])
+    searched = [*(f"-I{folder}" for folder in request.folders), *_cuda_include_flags()]
+    flags = [flag.encode() for flag in (*searched, *request.flags, *more)]
+    program = _call(_nvrtc.nvrtcCreateProgram, request.code.encode(), request.name.encode(), 0, [], [])
     try:
-        for expression in name_expressions:
+        for expression in request.name_expressions:
             _call(_nvrtc.nvrtcAddNameExpression, program, expression.encode())
-        (status,) = _nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
+        (status,) = _nvrtc.nvrtcCompileProgram(program, len(flags), flags)
         log = bytearray(_call(_nvrtc.nvrtcGetProgramLogSize, program))
         _call(_nvrtc.nvrtcGetProgramLog, program, log)
-        text = log.rstrip(b"\0").decode(errors="replace").strip()
+        text = log.replace(b"\0", b"").decode(errors="replace").strip()
+        if ptx_lines.ERROR.search(text):
+            ptx = bytearray(_call(_nvrtc.nvrtcGetPTXSize, program))
+            _call(_nvrtc.nvrtcGetPTX, program, ptx)
+            text = ptx_lines.with_source_lines(text, ptx.decode(errors="replace"))
         if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"{failure}:\n{text}", text)
+            kind = CompileError if status in _REFUSALS else NvrtcFailure
+            raise kind(f"{failure}:\n{text or status.name}", text)
         cubin = bytearray(_call(_nvrtc.nvrtcGetCUBINSize, program))
         _call(_nvrtc.nvrtcGetCUBIN, program, cubin)
         return {
@@ -182,11 +253,14 @@ def _compile(
             "log": text,
             "expressions": {
                 _call(_nvrtc.nvrtcGetLoweredName, program, expression.encode()).decode(): expression
-                for expression in name_expressions
+                for expression in request.name_expressions
             },
         }
     finally:
         _nvrtc.nvrtcDestroyProgram(program)
+
+
+_REFUSALS = (_nvrtc.nvrtcResult.NVRTC_ERROR_COMPILATION, _nvrtc.nvrtcResult.NVRTC_ERROR_INVALID_OPTION)
 
 
 def architectures(code: str) -> list[str]:

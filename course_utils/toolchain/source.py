@@ -93,16 +93,28 @@ def included_files(code: str, search_path: Sequence[Path]) -> dict[Path, str]:
     A header looks into its own folder first. What lies in none of the folders (the compiler's headers) is left out.
     """
     found: dict[Path, str] = {}
+    seen: set[str] = set()
+    folders_of_all = [str(folder) for folder in search_path]
 
-    def search(text: str, folders: Sequence[Path]) -> None:
-        for line in INCLUDE_LINE.finditer(blank_comments(text, strings=False)):
-            path = next((folder / line[1] for folder in folders if (folder / line[1]).is_file()), None)
-            if path is not None and path.resolve() not in found:
-                found[path.resolve()] = header = path.read_text(encoding="utf-8")
-                search(header, [path.resolve().parent, *search_path])
+    def search(text: str, folders: Sequence[str]) -> None:
+        for name in _included_names(text):
+            path = next((path for folder in folders if os.path.isfile(path := os.path.join(folder, name))), None)
+            if path is None or path in seen:
+                continue
+            seen.add(path)
+            resolved = Path(path).resolve()
+            if resolved not in found:
+                found[resolved] = header = resolved.read_text(encoding="utf-8")
+                search(header, [str(resolved.parent), *folders_of_all])
 
-    search(code, search_path)
+    search(code, folders_of_all)
     return found
+
+
+@functools.lru_cache(maxsize=256)  # of each header of each module that is made
+def _included_names(code: str) -> tuple[str, ...]:
+    """What stands between the quotes or brackets of each `#include`."""
+    return tuple(line[1] for line in INCLUDE_LINE.finditer(blank_comments(code, strings=False)))
 
 
 def source_name(code: str) -> str:

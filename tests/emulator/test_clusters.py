@@ -96,7 +96,7 @@ def test_registers_that_nobody_gives_back_are_said_and_do_not_hang(run_kernel):
         ),
     ],
 )
-def test_an_instruction_that_is_used_wrongly_is_an_error(run_kernel, body, message):
+def test_an_instruction_that_is_used_wrongly_is_an_error(without_nvrtc, run_kernel, body, message):
     with pytest.raises(KernelError, match=message):
         run_body(run_kernel, body, threads=32)
 

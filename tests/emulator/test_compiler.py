@@ -55,10 +55,18 @@ def test_an_error_shows_the_file_and_line_of_the_learner(compiler, tmp_path):
     path.write_text('// a comment\nextern "C" __global__ void k(float* out) {\n    out[0] = undeclared;\n}\n')
     with pytest.raises(CompileError) as caught:
         RawModule(code=read_kernel(path)).compile()
+    assert f"{path}(3): error: " in str(caught.value) and "undeclared" in caught.value.log
+
+
+def test_without_nvrtc_an_error_shows_the_file_and_line_of_the_learner(compiler, without_nvrtc, tmp_path):
+    path = tmp_path / "wrong.cu"
+    path.write_text('// a comment\nextern "C" __global__ void k(float* out) {\n    out[0] = undeclared;\n}\n')
+    with pytest.raises(CompileError) as caught:
+        RawModule(code=read_kernel(path)).compile()
     assert f"{path}:3:" in str(caught.value) and "undeclared" in caught.value.log
 
 
-def test_a_missing_brace_is_an_error_of_the_learners_file(compiler):
+def test_a_missing_brace_is_an_error_of_the_learners_file(compiler, without_nvrtc):
     with pytest.raises(CompileError, match=r"kernel\.cu:\d:\d+: error: expected"):
         RawModule(code='extern "C" __global__ void k(float* out) {\n out[0] = 1;\n').compile()
 
@@ -68,7 +76,7 @@ def test_what_nvrtc_does_not_know_either_is_an_error(compiler):
         RawModule(code='extern "C" __global__ void k(float* out) { out[0] = INFINITY; }').compile()
 
 
-def test_a_function_that_is_defined_nowhere_is_a_compile_error(compiler):
+def test_a_function_that_is_defined_nowhere_is_a_compile_error(compiler, without_nvrtc):
     code = '__device__ float helper(float); extern "C" __global__ void k(float* out) { out[0] = helper(1); }'
     with pytest.raises(CompileError, match=r"kernel\.cu uses _Z6helperf, which is declared but defined nowhere"):
         RawModule(code=code).compile()

@@ -96,7 +96,7 @@ def test_too_much_static_and_dynamic_shared_memory_is_one_sum(run_kernel):
         out[threadIdx.x] = own[blockDim.x - 1 - threadIdx.x];
     }
     extern "C" __global__ void other(float* out) {
-        __shared__ float large[50000];
+        __shared__ float large[12000];
         large[threadIdx.x] = 1;
         __syncthreads();
         out[threadIdx.x] = large[blockDim.x - 1 - threadIdx.x];
@@ -114,12 +114,12 @@ def test_static_shared_memory_of_template_instances_does_not_add_up(run_kernel):
         __syncthreads();
         out[threadIdx.x] = own[N - 1 - threadIdx.x] + mine[0];
     }"""
-    names = tuple(f"k<{n}>" for n in (8000, 7000, 6000, 5000))
+    names = tuple(f"k<{n}>" for n in (6000, 5500, 5000, 4500))
     out = torch.zeros(4)
-    run_kernel(code, (1,), (4,), (out,), name="k<6000>", name_expressions=names, shared_mem=163_000)
-    assert out.isnan().all()  # own[5999] was never written
-    with pytest.raises(LaunchError, match="64,000 bytes of static"):
-        run_kernel(code, (1,), (4,), (out,), name="k<6000>", name_expressions=names, shared_mem=168_500)
+    run_kernel(code, (1,), (4,), (out,), name="k<5000>", name_expressions=names, shared_mem=184_000)
+    assert out.isnan().all()  # own[4999] was never written
+    with pytest.raises(LaunchError, match="48,000 bytes of static"):
+        run_kernel(code, (1,), (4,), (out,), name="k<5000>", name_expressions=names, shared_mem=184_500)
 
 
 def test_aligned_shared_arrays_in_every_spelling(compiler, run_kernel):
