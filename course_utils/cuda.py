@@ -30,7 +30,9 @@ from course_utils.emulator.memory import Array, Mapped
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
 from course_utils.toolchain import dependent_launch
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
+from course_utils.toolchain.host_code import DevicePart, device_part
 from course_utils.toolchain.parameters import Accepted, Parameters
+from course_utils.toolchain.program import about_program
 from course_utils.toolchain.serialized import refuse_serialized, remembered
 from course_utils.toolchain.source import (
     INCLUDE,
@@ -50,6 +52,7 @@ from course_utils.toolchain.tensor_map import OpenMap, TensorMap, tensor_map
 __all__ = [
     "OPEN",
     "CompileError",
+    "DevicePart",
     "Kernel",
     "KernelError",
     "KernelSource",
@@ -60,6 +63,7 @@ __all__ = [
     "ReadyLaunch",
     "TensorMap",
     "compiled",
+    "device_part",
     "read_kernel",
     "shared_memory_limit",
     "tensor_map",
@@ -79,6 +83,9 @@ class RawModule:
     code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`);
     `kernels/include` is always on the include path, and a kernel with `arch: sm_90a only` in its header is compiled
     for that. name_expressions: template instances, as in CuPy.
+
+    Raises CompileError at once for a file with a program around its kernels (`main`, launches by `<<<...>>>`), with the
+    lines that launch the first kernel from Python; `device_part` leaves such host code out.
     """
 
     def __init__(
@@ -100,6 +107,8 @@ class RawModule:
         self.name_expressions = tuple(name_expressions or ())
         self.name = source_name(code)
         self._kernels = find_kernels(code)
+        if message := about_program(code, self.options):
+            raise CompileError(message)
         self._found: dict[str, Kernel] = {}
 
     def get_function(self, name: str) -> Kernel:
@@ -175,7 +184,19 @@ class RawModule:
 
     @functools.cached_property
     def _emulated(self) -> EmulatedModule:
-        return EmulatedModule(self.code, self.options, self.name_expressions)
+        with self._host_code_explained():
+            return EmulatedModule(self.code, self.options, self.name_expressions)
+
+    @contextlib.contextmanager
+    def _host_code_explained(self) -> Iterator[None]:
+        """Where the compiler's first error is host code beside the kernels, the message says what to do with that."""
+        try:
+            yield
+        except CompileError as error:
+            message = about_program(self.code, self.options, error.log)
+            if message is None:
+                raise
+            raise CompileError(message, error.log) from None
 
     def _cupy(self, device_index: int) -> Any:
         """CuPy's own RawModule, compiled; CuPy keeps one instance of it per GPU."""

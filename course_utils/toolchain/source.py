@@ -136,15 +136,16 @@ def _split(code: str) -> list[str]:
 @functools.lru_cache(maxsize=128)  # a kernel, its headers: asked several times on the way to a launch
 def blank_comments(code: str, *, strings: bool = True) -> str:
     """The code with comments (and string literals) turned into spaces: same length, same lines."""
-    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    raw = r'\b(?:u8|[uUL])?R"(?P<mark>[^()\\\s]*)\(.*?\)(?P=mark)"'
+    string = r'"(?:\\.|[^"\\\n])*"|(?<!\d)\'(?:\\.|[^\'\\\n])*\''  # 1'000 has no string in it
 
     def blank(match: re.Match[str]) -> str:
         text = match.group()
-        if not strings and text[0] in "\"'":
+        if not strings and text[0] != "/":
             return text
         return re.sub(r"[^\n]", " ", text)
 
-    return re.sub(pattern, blank, code, flags=re.DOTALL)
+    return re.sub(rf"//[^\n]*|/\*.*?\*/|{raw}|{string}", blank, code, flags=re.DOTALL)
 
 
 def closing(code: str, opening: int) -> int:
