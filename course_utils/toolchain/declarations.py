@@ -258,7 +258,7 @@ def _kind(head: str, text: str, has_body: bool) -> tuple[str, set[str]]:
         return "alias", {name[1]} if name else set(re.findall(r"::\s*(\w+)\s*;", text))
     if alias := re.match(r"namespace\s+(\w+)\s*=", head_only):
         return "alias", {alias[1]}
-    if re.match(r"static_assert\b|asm\b|friend\b", head_only):
+    if re.match(r"static_assert\b|asm\b|friend\b|(?:extern\s+)?template\s+(?:class|struct)\b", head_only):
         return "other", set()
     if has_body or (_is_function(head) and not re.search(r"\w\s*\(\s*\d", head_only)):  # not dim3 grid(4)
         opening = _parameter_list(head)

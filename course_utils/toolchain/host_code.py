@@ -65,7 +65,7 @@ _HOST_WORD = re.compile(
     r"<<<|\bstd\s*::|\btorch\s*::|\bcuda(?!TextureObject|SurfaceObject|Array_t|Pos|TextureType|AddressMode|FilterMode)[A-Z]\w*"
     r"|\bcu(?:blas|fft|rand|solver|sparse|dnn|tensor)(?!_)\w*|\bcu(?:Device|Ctx|Mem|Stream|Module|Event|Launch|Init|Func)\w*"
     r"|\bCU(?:device|context|module|function|stream|event|result|deviceptr)\b"
-    r"|\bpthread_\w+|\bFILE\b|\b(?:fprintf|fopen|fclose|fread|fwrite|exit|rand|srand|atoi|atof|getenv|calloc|realloc)\s*\("
+    r"|\bpthread_\w+|\bpid_t\b|\bCU(?:tex|surf)\w+|\bFILE\b|\b(?:fprintf|fopen|fclose|fread|fwrite|exit|rand|srand|atoi|atof|getenv|calloc|realloc)\s*\("
 )
 _BY_ITS_FORM = re.compile(r"PYBIND11_\w+|TORCH_LIBRARY\w*|TEST(?:_\w+)?|BENCHMARK\w*")
 _DEFAULT_DEVICE = re.compile(r"-{1,2}(?:default-device|device-as-default-execution-space)\b")
@@ -139,11 +139,11 @@ def _functions_of_the_host(code: str) -> tuple[tuple[Declaration, bool], ...]:
 
 
 def _include_guard(code: str) -> set[int]:
-    """The lines of an include guard's #ifndef and #endif."""
+    """The lines of an include guard's #ifndef, #define and #endif."""
     found = [d for d in declarations(code) if d.kind in ("directive", "define")]
     if len(found) < 3 or not (name := re.match(r"#\s*ifndef\s+(\w+)", found[0].text)):
         return set()
-    return {found[0].line, found[-1].line} if found[1].names == {name[1]} else set()
+    return {found[0].line, found[1].line, found[-1].line} if found[1].names == {name[1]} else set()
 
 
 def _is_host_function(declaration: Declaration, device_macros: set[str]) -> bool:
@@ -392,8 +392,10 @@ def _has_device_part(
     if path in above:
         return False
     text = texts[path]
-    inner = [path.parent, *folders]
+    inner, guard = [path.parent, *folders], _include_guard(text)
     for d in declarations(text):
+        if d.line in guard:
+            continue
         if d.kind == "include":
             header = _header(text, d, inner)
             if header is None:
