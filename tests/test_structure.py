@@ -179,7 +179,10 @@ def test_few_modules_lie_loose_at_the_top():
 def test_no_test_imports_from_another_test():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for line, name in imports(path.read_text(encoding="utf-8")):
-            shared = name.startswith(("tests.helpers", "tests.mutants", "tests.nvidia")) and ".test_" not in name
+            shared = (
+                name.startswith(("tests.corpus", "tests.helpers", "tests.mutants", "tests.nvidia"))
+                and ".test_" not in name
+            )
             assert shared or not name.startswith("tests."), f"{path.relative_to(ROOT)}:{line}: imports {name}"
 
 
