@@ -23,11 +23,15 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from cuda.pathfinder import find_nvidia_header_directory
+
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
 PRELUDE = "emu_prelude.h"  # what every kernel begins with
+NVRTC_MACROS = "emu_nvrtc.h"  # and what follows it
+CUDA_HEADERS = "cuda_toolkit"  # what the folder of NVIDIA's headers is called in an #include of the emulator's own
 FOR_HOPPER = "-DEMU_HOPPER=1"  # the option of a kernel for sm_90a
 RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
     f"{name}.cpp"
@@ -134,6 +138,15 @@ def _own_files() -> str:
     files = sorted([*HERE.glob("runtime/*"), *HERE.glob("include/**/*.h"), HERE / "compiler.py"])
     parts = [part for file in files for part in (str(file.relative_to(HERE)).encode(), file.read_bytes())]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+@functools.cache
+def _cuda_headers() -> Path:
+    """The folder of NVIDIA's headers, as the wheels bring them. Raises CompileError where there is none."""
+    folder = find_nvidia_header_directory("cudart")
+    if folder is None:
+        raise CompileError("CUDA's headers are missing: `pip install nvidia-cuda-runtime nvidia-cuda-cccl`")
+    return Path(folder)
 
 
 def _key(*parts: object) -> str:
@@ -292,8 +305,10 @@ def build_kernels(
             for header, content in headers.items():
                 (Path(folder) / header).write_text(content, encoding="utf-8")
             (Path(folder) / "kernels.cpp").write_text(text, encoding="utf-8")
+            (Path(folder) / CUDA_HEADERS).symlink_to(_cuda_headers())
             places = [_build_prelude(compiler, of_prelude).parent] if compiler.kind == "gcc" else []
-            prelude = ["-include", PRELUDE, *(f"-I{place}" for place in (*places, ".", HERE / "include"))]
+            prelude = ["-include", PRELUDE, "-include", NVRTC_MACROS, *(f"-I{place}" for place in (*places, ".", HERE / "include"))]
+            prelude += ["-isystem", f"{CUDA_HEADERS}/cccl"]
             command = [*compiler.command, *flags, *prelude, "-c", "kernels.cpp", "-o", "kernels.o"]
             try:
                 _run(command, name, Path(folder))

@@ -43,7 +43,7 @@ def test_every_function_of_nvidias_header_is_there_with_its_types(header):
         code=f"#include <{header}>\n"
         "template <class A, class B> constexpr bool same = false; template <class A> constexpr bool same<A, A> = true;\n"
         "template <class T> T value();\n" + "\n".join(checks) + "\n__global__ void k() {}"
-    )
+    ).compile()
 
 
 TYPES = {torch.float16: ("__half", "half"), torch.bfloat16: ("__nv_bfloat16", "bfloat16")}
@@ -248,7 +248,7 @@ def with_statements(code):
 def test_what_nvrtc_takes_of_operators_and_conversions_the_emulator_takes():
     code = with_statements(STATEMENTS + "Other y(a); T z = (T)y; y = static_cast<Other>(a);")
     compile_kernel(code, "sm_80")
-    RawModule(code=code)
+    RawModule(code=code).compile()
 
 
 REFUSED = ("a * 2.0f", "2 + a", "a == 0.0f", "a < 1", "p * a", "p + 1.0f", "a % b", "a + other")
@@ -266,4 +266,4 @@ def test_what_is_ambiguous_in_cuda_is_so_here():
     code = templates + with_statements(asks)
     code = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" + code
     compile_kernel(code, "sm_80")
-    RawModule(code=code)
+    RawModule(code=code).compile()

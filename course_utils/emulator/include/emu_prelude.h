@@ -1,6 +1,36 @@
 // Included before the first line of every kernel: the CUDA C++ that NVRTC knows without any #include.
 #pragma once
+// NVRTC knows none of these without a header: a kernel may declare them itself, as another type than the host's.
+#define int8_t emu_int8_t
+#define int16_t emu_int16_t
+#define int32_t emu_int32_t
+#define int64_t emu_int64_t
+#define int_fast8_t emu_int_fast8_t
+#define int_fast16_t emu_int_fast16_t
+#define int_fast32_t emu_int_fast32_t
+#define int_fast64_t emu_int_fast64_t
+#define int_least8_t emu_int_least8_t
+#define int_least16_t emu_int_least16_t
+#define int_least32_t emu_int_least32_t
+#define int_least64_t emu_int_least64_t
+#define uint8_t emu_uint8_t
+#define uint16_t emu_uint16_t
+#define uint32_t emu_uint32_t
+#define uint64_t emu_uint64_t
+#define uint_fast8_t emu_uint_fast8_t
+#define uint_fast16_t emu_uint_fast16_t
+#define uint_fast32_t emu_uint_fast32_t
+#define uint_fast64_t emu_uint_fast64_t
+#define uint_least8_t emu_uint_least8_t
+#define uint_least16_t emu_uint_least16_t
+#define uint_least32_t emu_uint_least32_t
+#define uint_least64_t emu_uint_least64_t
+#define intptr_t emu_intptr_t
+#define uintptr_t emu_uintptr_t
+#define intmax_t emu_intmax_t
+#define uintmax_t emu_uintmax_t
 #include "../runtime/abi.h"
+#include <initializer_list>         // which NVRTC has built in
 
 #define __CUDACC_RTC__ 1
 #if defined(EMU_HOPPER)        // to kernels that ask for exactly sm_90a, as that; to all others as sm_80
@@ -99,3 +129,32 @@ void* __tsan_memset(void*, int, size_t) noexcept;
 #define assert(condition) ((condition) ? (void)0 : emu_trap("assert(" #condition ") failed", emu_here()))
 EMU_INLINE void __trap(emu_site site = emu_here()) { emu_trap("__trap()", site); }
 EMU_INLINE void __nanosleep(unsigned) { emu_yield(); }
+
+#undef int8_t
+#undef int16_t
+#undef int32_t
+#undef int64_t
+#undef int_fast8_t
+#undef int_fast16_t
+#undef int_fast32_t
+#undef int_fast64_t
+#undef int_least8_t
+#undef int_least16_t
+#undef int_least32_t
+#undef int_least64_t
+#undef uint8_t
+#undef uint16_t
+#undef uint32_t
+#undef uint64_t
+#undef uint_fast8_t
+#undef uint_fast16_t
+#undef uint_fast32_t
+#undef uint_fast64_t
+#undef uint_least8_t
+#undef uint_least16_t
+#undef uint_least32_t
+#undef uint_least64_t
+#undef intptr_t
+#undef uintptr_t
+#undef intmax_t
+#undef uintmax_t

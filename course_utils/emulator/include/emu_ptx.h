@@ -4,6 +4,12 @@
 EMU_INLINE size_t __cvta_generic_to_shared(const void* pointer) { return emu_shared_offset(pointer); }
 EMU_INLINE void* __cvta_shared_to_generic(size_t address) { return emu_shared_pointer((unsigned)address); }
 
+#define EMU_CVTA(space) /* but for the shared one, a space has the addresses that pointers have */                         \
+    EMU_INLINE size_t __cvta_generic_to_##space(const void* pointer) { return (size_t)pointer; }                            \
+    EMU_INLINE void* __cvta_##space##_to_generic(size_t address) { return (void*)address; }
+EMU_CVTA(global) EMU_CVTA(local) EMU_CVTA(constant) EMU_CVTA(grid_constant)
+#undef EMU_CVTA
+
 namespace emu { namespace ptx {
 
 // mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32 and .m16n8k32.row.col.f32.e4m3.e4m3.f32:

@@ -1,0 +1,34 @@
+// Behind the prelude: from here on a kernel and NVIDIA's own headers see NVRTC's macros, and not those of the host's compiler.
+// These headers (cuda/std and others that are taken from the wheels as they are) then ask for nothing of the host. No part of
+// the prelude itself, since g++ gives its own macros back to what follows a precompiled header.
+#pragma once
+
+extern "C" {
+void* malloc(size_t) noexcept;
+void free(void*) noexcept;
+}
+
+// What NVRTC's compiler knows of types, as clang does, and g++ does not.
+#if !defined(__clang__)
+namespace emu {
+template <class T> T&& value() noexcept;
+template <class To> void take(To) noexcept;
+template <class From, class To> constexpr auto converts(int) -> decltype(take<To>(value<From>()), true) { return true; }
+template <class From, class To> constexpr bool converts(...) { return __is_same(From, void) && __is_same(To, void); }
+template <class T> constexpr auto destroys(int) -> decltype(value<T&>().~T(), true) { return noexcept(value<T&>().~T()); }
+template <class T> constexpr bool destroys(...) { return false; }
+}
+#define __is_convertible_to(...) emu::converts<__VA_ARGS__>(0)
+#define __is_nothrow_destructible(...) emu::destroys<__VA_ARGS__>(0)
+#endif
+
+#if !defined(__CUDACC__)
+#define __CUDACC__ 1
+#endif
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+#define __CUDACC_VER_BUILD__ 0
+#define CUDART_VERSION 13000
+#undef __GNUC__
+#undef __clang__
+#undef __GLIBCXX__
