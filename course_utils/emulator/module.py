@@ -49,6 +49,7 @@ from course_utils.toolchain.verdict import Verdict
 DEVICE = Architecture(80)  # for all kernels but those for HOPPER
 KNOWN = Architecture(89)  # kernels up to here run too: of what they add, it knows the products of E4M3
 MOST_IN_A_CLUSTER = 8
+_OF_MBARRIERS = re.compile(r"^\s*#\s*include\s*<cuda(/barrier|/pipeline|_awbarrier|_pipeline)", re.MULTILINE)
 SHARED_LIMIT = 227 * 1024  # bytes per block, as on sm_90
 
 
@@ -233,6 +234,7 @@ class EmulatedModule:
         try:
             translated = translate(code, self.name, search_path, name_expressions)
             self._originals = translated.originals
+            self._uses_mbarriers = any(_OF_MBARRIERS.search(text) for text in translated.originals.values())
             self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
             # The one that a launch would take here and now: many a module is only ever watched, or never.
             self._first = self._library(Build.TRACED if tracing.active() else Build.PLAIN)
@@ -361,6 +363,8 @@ class EmulatedModule:
                     "use one after the other"
                 )
             watch = replace(watch, hopper=True)
+        elif watch and watch.sanitize and self._uses_mbarriers:
+            watch = replace(watch, hopper=True)  # only asynccheck knows what these order
         run = functools.partial(self._run, function, grid, block, cluster, arguments, shared_mem)
         if watch and watch.record:
             of_block = _index(watch.blocks[0], grid)
