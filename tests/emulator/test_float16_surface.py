@@ -41,7 +41,8 @@ def test_every_function_of_nvidias_header_is_there_with_its_types(header):
     ]
     RawModule(
         code=f"#include <{header}>\n"
-        "template <class A, class B> constexpr bool same = false; template <class A> constexpr bool same<A, A> = true;\n"
+        "template <class A, class B> constexpr bool same = false;\n"
+        "template <class A> constexpr bool same<A, A> = true;\n"
         "template <class T> T value();\n" + "\n".join(checks) + "\n__global__ void k() {}"
     ).compile()
 
@@ -67,6 +68,14 @@ EDGES = (
     -3e38,
 )
 CANONICAL_NAN = 0x7FFF
+INTEGERS = {  # in the names of functions: the type, its bits, and whether it has a sign
+    "short": ("short", 16, 1),
+    "ushort": ("unsigned short", 16, 0),
+    "int": ("int", 32, 1),
+    "uint": ("unsigned", 32, 0),
+    "ll": ("long long", 64, 1),
+    "ull": ("unsigned long long", 64, 0),
+}
 
 
 def values(dtype, seed):
@@ -148,9 +157,7 @@ def test_functions_give_the_bits_that_the_documents_say(dtype, run_kernel):
     cases = {}  # expression -> the 64 bits of each thread
     for mode in whole:
         cases[f"as_bits(__float2{word}_{mode}(f))"] = [rounded(v * 1.0009765625, dtype, mode) for v in x]
-        for integers, kind, bits, signed in (("short", "short", 16, 1), ("ushort", "unsigned short", 16, 0),
-                                             ("int", "int", 32, 1), ("uint", "unsigned", 32, 0),
-                                             ("ll", "long long", 64, 1), ("ull", "unsigned long long", 64, 0)):  # fmt: skip
+        for integers, (kind, bits, signed) in INTEGERS.items():
             cases[f"__{word}2{integers}_{mode}(a)"] = [integer(whole_number(v, mode), bits, signed) for v in x]
             wide = [((i * 0x9E3779B97F4A7C15 & (1 << 64) - 1) >> i % 48) & (1 << bits) - 1 for i in range(256)]
             wide = [v - (v >> bits - 1 << bits) * signed for v in wide]

@@ -3,6 +3,7 @@
 // the prelude itself, since g++ gives its own macros back to what follows a precompiled header.
 #pragma once
 
+typedef long clock_t;
 extern "C" {
 void* malloc(size_t) noexcept;
 void free(void*) noexcept;
