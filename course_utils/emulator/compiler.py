@@ -30,8 +30,10 @@ from course_utils.toolchain.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
 PRELUDE = "emu_prelude.h"  # what every kernel begins with
+PRELUDE_FLOAT16 = "emu_prelude_float16.h"  # the same, precompiled with cuda_fp16.h and cuda_bf16.h
 NVRTC_MACROS = "emu_nvrtc.h"  # and what follows it
 CUDA_HEADERS = "cuda_toolkit"  # what the folder of NVIDIA's headers is called in an #include of the emulator's own
+_OF_FLOAT16 = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](cuda_(fp|bf)16|cuda_fp[468]|mma)\.h', re.MULTILINE)
 FOR_HOPPER = "-DEMU_HOPPER=1"  # the option of a kernel for sm_90a
 RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
     f"{name}.cpp"
@@ -252,19 +254,19 @@ def build_runtime(compiler: Compiler) -> Path:
     return library
 
 
-def _build_prelude(compiler: Compiler, flags: list[str]) -> Path:
-    """The prelude as g++ has read it with these flags. Its folder comes first on the search path: where g++ cannot take
+def _build_prelude(compiler: Compiler, flags: list[str], prelude: str) -> Path:
+    """A prelude as g++ has read it with these flags. Its folder comes first on the search path: where g++ cannot take
     it, as with an option that defines a name of the prelude, it goes on to the text."""
-    built = cache_folder() / f"prelude-{_key(compiler, flags)}" / f"{PRELUDE}.gch"
+    built = cache_folder() / f"prelude-{_key(compiler, flags)}" / f"{prelude}.gch"
     if built.exists():
         return built
     with _alone(), tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
         if not built.exists():
-            source = str(HERE / "include" / PRELUDE)
+            source = str(HERE / "include" / prelude)
             with_flags = [*compiler.command, *flags, "-x"]
             _run([*with_flags, "c++-header", source, "-o", built.name], "the emulator's headers", Path(folder))
             try:
-                use = [*with_flags, "c++", "-fsyntax-only", "-I.", "-include", PRELUDE, os.devnull]
+                use = [*with_flags, "c++", "-fsyntax-only", "-I.", "-include", prelude, os.devnull]
                 _run(use, "the emulator's headers", Path(folder))
             except CompileError:  # g++ wants it at the same address again, which not every machine has free
                 (Path(folder) / built.name).write_bytes(b"")  # then it reads the text
@@ -280,7 +282,11 @@ def shared_builds(compiler: Compiler) -> list[Path]:
     """
     built = [build_runtime(compiler)]
     if compiler.kind == "gcc":
-        built += [_build_prelude(compiler, _flags(compiler, build)) for build in (Build.PLAIN, Build.TRACED)]
+        built += [
+            _build_prelude(compiler, _flags(compiler, build), prelude)
+            for build in (Build.PLAIN, Build.TRACED)
+            for prelude in (PRELUDE, PRELUDE_FLOAT16)
+        ]
     return built
 
 
@@ -306,8 +312,13 @@ def build_kernels(
                 (Path(folder) / header).write_text(content, encoding="utf-8")
             (Path(folder) / "kernels.cpp").write_text(text, encoding="utf-8")
             (Path(folder) / CUDA_HEADERS).symlink_to(_cuda_headers())
-            places = [_build_prelude(compiler, of_prelude).parent] if compiler.kind == "gcc" else []
-            prelude = ["-include", PRELUDE, "-include", NVRTC_MACROS, *(f"-I{place}" for place in (*places, ".", HERE / "include"))]
+            begins_with, places = PRELUDE, []
+            if compiler.kind == "gcc":
+                if any(_OF_FLOAT16.search(each) for each in (text, *headers.values())):
+                    begins_with = PRELUDE_FLOAT16
+                places = [_build_prelude(compiler, of_prelude, begins_with).parent]
+            prelude = ["-include", begins_with, "-include", NVRTC_MACROS]
+            prelude += [f"-I{place}" for place in (*places, ".", HERE / "include")]
             prelude += ["-isystem", f"{CUDA_HEADERS}/cccl"]
             command = [*compiler.command, *flags, *prelude, "-c", "kernels.cpp", "-o", "kernels.o"]
             try:
