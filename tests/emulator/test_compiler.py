@@ -187,7 +187,8 @@ def test_of_two_processes_that_begin_on_a_new_machine_one_builds_what_both_need(
         process.start()
     for process in both:
         process.join()
-    assert built.read_text().splitlines() == ["a shared library", *["the emulator's headers"] * 2]  # plain and traced
+    both_preludes_plain_and_traced = ["the emulator's headers"] * 4
+    assert built.read_text().splitlines() == ["a shared library", *both_preludes_plain_and_traced]
 
 
 @needs_gcc

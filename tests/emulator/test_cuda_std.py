@@ -23,6 +23,7 @@ KERNELS = """
 #include <cuda/pipeline>
 #include <cuda/semaphore>
 #include <cuda/std/array>
+#include <cuda/std/bit>
 #include <cuda/std/complex>
 #include <cuda/std/limits>
 #include <cuda/std/tuple>
@@ -132,6 +133,7 @@ extern "C" __global__ void library(float* out) {
     const cuda::std::complex<float> c(3, 4);
     out[2] = abs(c * c);
     out[3] = cuda::std::get<1>(cuda::std::make_tuple(1, 2.5f));
+    out[4] = cuda::std::bit_ceil((unsigned)out[0]) + 10 * cuda::std::bit_width(300u) + 1000 * cuda::std::popcount(7u);
 }
 """
 
@@ -159,7 +161,13 @@ def check_all(launch):
     turned = launch(module, "primitives", 1, 32, x[:128].contiguous(), torch.zeros(128))
     assert torch.equal(turned, x[:128].view(32, 4).flip(0).reshape(-1))
     assert launch(module, "waits", 1, 64, torch.zeros(2, dtype=torch.int32)).tolist() == [42, 64]
-    assert launch(module, "library", 1, 1, torch.zeros(4)).tolist() == [5, torch.finfo(torch.float32).max, 25, 2.5]
+    assert launch(module, "library", 1, 1, torch.zeros(5)).tolist() == [
+        5,
+        torch.finfo(torch.float32).max,
+        25,
+        2.5,
+        3098,
+    ]
 
 
 def test_what_waits_gives_the_right_numbers(launches):

@@ -274,3 +274,27 @@ def test_what_is_ambiguous_in_cuda_is_so_here():
     code = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" + code
     compile_kernel(code, "sm_80")
     RawModule(code=code).compile()
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("e4m3", torch.float8_e4m3fn), ("e5m2", torch.float8_e5m2)])
+def test_numbers_of_8_bits_are_those_of_torch(kind, dtype, run_kernel):
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+    largest = torch.finfo(dtype).max
+    x = torch.linspace(-1.2 * largest, 1.2 * largest, 256)
+    x[:64] *= 1e-5
+    widened, narrowed = torch.zeros(256), torch.zeros(256, dtype=torch.uint8)
+    run_kernel(
+        f"""#include <cuda_fp8.h>
+        extern "C" __global__ void
+        k(const __nv_fp8_{kind}* codes, const float* x, float* widened, __nv_fp8_{kind}* narrowed) {{
+            const int i = threadIdx.x;
+            widened[i] = float(codes[i]);
+            if (i < 128) narrowed[i] = __nv_fp8_{kind}(x[i]);
+            else if (i % 4 == 0) ((__nv_fp8x4_{kind}*)narrowed)[i / 4] = __nv_fp8x4_{kind}(((const float4*)x)[i / 4]);
+        }}""",
+        (1,),
+        (256,),
+        (codes, x, widened, narrowed),
+    )
+    assert torch.equal(widened.nan_to_num(1e9), codes.view(dtype).float().nan_to_num(1e9))
+    assert torch.equal(narrowed, x.clamp(-largest, largest).to(dtype).view(torch.uint8))

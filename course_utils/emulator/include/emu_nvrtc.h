@@ -33,3 +33,4 @@ template <class T> constexpr bool destroys(...) { return false; }
 #undef __GNUC__
 #undef __clang__
 #undef __GLIBCXX__
+#undef _LIBCPP_VERSION
