@@ -43,7 +43,7 @@ def test_every_function_of_nvidias_header_is_there_with_its_types(header):
         code=f"#include <{header}>\n"
         "template <class A, class B> constexpr bool same = false;\n"
         "template <class A> constexpr bool same<A, A> = true;\n"
-        "template <class T> T value();\n" + "\n".join(checks) + "\n__global__ void k() {}"
+        "template <class T> __device__ T value();\n" + "\n".join(checks) + "\n__global__ void k() {}"
     ).compile()
 
 
