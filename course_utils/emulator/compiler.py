@@ -47,6 +47,7 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
         "barriers",
         "wgmma",
         "counters",
+        "fences",
         "races",
         "trace",
         "async_copy",

@@ -35,18 +35,20 @@ def _threads() -> int:
     return int(said) if said.isdigit() and int(said) else len(os.sched_getaffinity(0))
 
 
-ORDERS = ("late", "early", "random")  # as emu_order in runtime/launch.h has them
+ORDERS = ("late", "early", "random")  # as emu_order in runtime/launch.h has them,
+THREAD_ORDERS = ("forward", "reverse", "random")  # and emu_thread_order
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`time_limit` of a launch in seconds; `threads`: over how many OS threads its blocks are spread; `order`, `seed`:
-    when the asynchronous work of an sm_90a kernel is done; `exact_sums`: whether wgmma adds exactly, where silicon cuts
-    terms and sums to a few bits (docs/validation.md)."""
+    """`time_limit` of a launch in seconds; `threads`: over how many OS threads its blocks are spread; `order`: when the
+    asynchronous work of an sm_90a kernel is done; `thread_order`: which of a block's threads goes on; `seed` of both;
+    `exact_sums`: whether wgmma adds exactly, where silicon cuts terms and sums to a few bits (docs/validation.md)."""
 
     time_limit: float = 60.0
     threads: int = field(default_factory=_threads)
     order: str = ORDERS[0]
+    thread_order: str = THREAD_ORDERS[0]
     seed: int = 0
     exact_sums: bool = False
 
@@ -70,6 +72,7 @@ def configure(
     time_limit: float | None = None,
     threads: int | None = None,
     order: str | None = None,
+    thread_order: str | None = None,
     seed: int | None = None,
     exact_sums: bool | None = None,
 ) -> Iterator[None]:
@@ -78,6 +81,11 @@ def configure(
     order: when the products (wgmma) and copies (cp.async.bulk) of a kernel for sm_90a are done, a choice that a GPU
     has, too: "late", as late as the rules allow; "early", at once; "random", some of them at once and the others in any
     order, another one for each seed. A race shows in the values of one of them, as a rule.
+
+    thread_order: a thread of a block runs on until it has to wait, at a barrier, for its warp or in a spin loop. Then
+    the next one goes on, in "forward" order, or in "reverse", the last thread first, or at "random", by the seed. A
+    kernel that is right gives the same result in each, but for what adds floats by atomics and what prints. Blocks
+    begin by ascending numbers in any case: kernels that wait for earlier blocks rely on that, as on a GPU.
 
     exact_sums: wgmma adds exactly, and not as silicon does.
     """
@@ -88,12 +96,21 @@ def configure(
         raise ValueError(f"threads takes a positive int, got {threads!r}")
     if order is not None and order not in ORDERS:
         raise ValueError(f"order takes one of {', '.join(ORDERS)}, got {order!r}")
+    if thread_order is not None and thread_order not in THREAD_ORDERS:
+        raise ValueError(f"thread_order takes one of {', '.join(THREAD_ORDERS)}, got {thread_order!r}")
     if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**32):
         raise ValueError(f"seed takes an int from 0 to 2**32 - 1, got {seed!r}")
     if exact_sums is not None and not isinstance(exact_sums, bool):
         raise ValueError(f"exact_sums takes True or False, got {exact_sums!r}")
     before = _settings
-    given = {"time_limit": time_limit, "threads": threads, "order": order, "seed": seed, "exact_sums": exact_sums}
+    given = {
+        "time_limit": time_limit,
+        "threads": threads,
+        "order": order,
+        "thread_order": thread_order,
+        "seed": seed,
+        "exact_sums": exact_sums,
+    }
     _settings = replace(before, **{name: value for name, value in given.items() if value is not None})
     try:
         yield
@@ -274,6 +291,7 @@ def run(
         # Recorded blocks run in order: else a crash in another one would end the recording at any step.
         "threads": 1 if watch and watch.record else _settings.threads,
         "order": ORDERS.index(_settings.order),
+        "thread_order": THREAD_ORDERS.index(_settings.thread_order),
         "seed": _settings.seed,
         "time_limit": _settings.time_limit,
         "exact_sums": _settings.exact_sums,
@@ -287,6 +305,7 @@ def run(
             "profile": watch.profile,
             "in_step": watch.in_step,
             "hopper": watch.hopper,
+            "fences": watch.fences,
             "block_count": len(watch.blocks),
             "arrays": memory.spans,
             "statics": statics,

@@ -42,6 +42,12 @@ def symbols(library: Path) -> dict[str, Symbol]:
 
 
 @functools.cache
+def asked_for(library: Path) -> frozenset[str]:
+    """The names of what the library uses of others."""
+    return frozenset(kept(library, _read_asked_for))
+
+
+@functools.cache
 def code_ranges(library: Path) -> tuple[list[CodeRange], list[CodeRange]]:
     """The rows of the line table, by address, and the inlined calls, the innermost first."""
     rows, inlined = kept(library, _read_code_ranges)
@@ -80,6 +86,12 @@ def _read_symbols(library: Path) -> list[tuple[str, int, int, str, str]]:
             for one in elf.get_section_by_name(".symtab").iter_symbols()
             if isinstance(one["st_shndx"], int)
         ]
+
+
+def _read_asked_for(library: Path) -> list[str]:
+    with library.open("rb") as handle:
+        table = ELFFile(handle).get_section_by_name(".dynsym")
+        return [one.name for one in table.iter_symbols() if one["st_shndx"] == "SHN_UNDEF" and one.name]
 
 
 def _read_code_ranges(library: Path) -> tuple[list[CodeRange], list[CodeRange]]:

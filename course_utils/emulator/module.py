@@ -25,7 +25,7 @@ from course_utils.emulator.compiler import (
 )
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function, Shared, functions, shared_variables, unrecorded_variables
-from course_utils.emulator.library_tables import Symbol, symbols
+from course_utils.emulator.library_tables import Symbol, asked_for, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.raw_recording import RECORDING_BYTES
 from course_utils.emulator.sanitizer import Finding
@@ -133,6 +133,11 @@ class _Library:
     @property
     def symbols(self) -> dict[str, Symbol]:
         return symbols(self.path)
+
+    @property
+    def has_fences(self) -> bool:
+        """Whether something in it calls a fence, or releases by st.release."""
+        return "emu_fence" in asked_for(self.path)
 
     @property
     def load_address(self) -> int:
@@ -400,6 +405,8 @@ class EmulatedModule:
         which a kernel that does not end has not. It takes a time limit: where this run has failed, that one may not
         end."""
         library = self._library(Build.PLAIN if not watch else Build.RECORDED if watch.record else Build.TRACED)
+        if watch and watch.sanitize:
+            watch = replace(watch, fences=library.has_fences)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
         global_variables = list(self._globals.values())
         on_a_gpu = watch is not None and not watch.record

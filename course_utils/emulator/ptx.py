@@ -92,12 +92,21 @@ def _place(space: str | None, address: str, const: str = "") -> str:
     return f"emu_shared_pointer({address})" if space == "shared" else f"({const}void*)({address})"
 
 
+def _fence(opcode: re.Match[str], operands: Operands) -> str:
+    return "__threadfence_block()" if ".cta" in opcode[0] else "__threadfence()"
+
+
+def _kind(opcode: re.Match[str]) -> str:
+    how = re.search(r"\.(?:volatile|relaxed|acquire|release)\b", opcode[0])
+    return f"{'volatile ' if how else ''}{IN_MEMORY[opcode[3]]}"
+
+
 def _load(opcode: re.Match[str], operands: Operands) -> str:
     operands, count = _without_hint(opcode, operands), int(opcode[2] or 1)
     if len(operands) != count + 1:
         raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
     place = _place(opcode[1], operands[count], "const ")
-    return f"emu::ptx::load<{IN_MEMORY[opcode[3]]}>({', '.join([place, 'emu_here()', *operands[:count]])})"
+    return f"emu::ptx::load<{_kind(opcode)}>({', '.join([place, 'emu_here()', *operands[:count]])})"
 
 
 def _store(opcode: re.Match[str], operands: Operands) -> str:
@@ -105,7 +114,10 @@ def _store(opcode: re.Match[str], operands: Operands) -> str:
     if len(operands) != count + 1:
         raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
     place = _place(opcode[1], operands[0])
-    return f"emu::ptx::store<{IN_MEMORY[opcode[3]]}>({', '.join([place, 'emu_here()', *operands[1:]])})"
+    store = f"emu::ptx::store<{_kind(opcode)}>({', '.join([place, 'emu_here()', *operands[1:]])})"
+    if ".release" not in opcode[0] or opcode[1] == "shared":
+        return store
+    return f"{{ {_fence(opcode, [])}; {store}; }}"
 
 
 def _store_async(opcode: re.Match[str], operands: Operands) -> str:
@@ -163,7 +175,7 @@ INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"rsqrt\.approx(?:\.ftz)?\.f32", _call("rsqrt")),
     (r"tanh\.approx\.f32", _call("tanh")),
     (r"cvt\.rn\.(f16|bf16)x2\.f32", _convert_pair),
-    (r"membar\.(?:cta|gl|sys)|fence\.acq_rel\.(?:cta|gpu|sys)", _call("fence")),
+    (r"membar\.(?:cta|gl|sys)|fence\.acq_rel\.(?:cta|gpu|sys)", _fence),
     (r"cvt\.rn\.satfinite\.(e4m3)x2\.f32", _convert_pair),
     (r"mov\.[bus](?:32|64)", _move),
     (r"setp\.(eq|ne|lt|le|gt|ge)\.([bus]32|[bus]64)", _compare),
@@ -180,7 +192,8 @@ INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
         rf"(?:\.L[12]::(?!cache_hint)\w+)*(?:\.L2::cache_hint)?(?:\.v([24]))?\.({'|'.join(IN_MEMORY)})",
         _store,
     ),
-    (r"prefetch(?:\.global|\.local)?\.L[12](?:::\w+)?|prefetchu\.L1", _call("nothing")),
+    (r"prefetch(?:\.global)?\.L[12](?:::\w+)?|prefetchu\.L1", _call("prefetch")),
+    (r"prefetch\.local\.L[12](?:::\w+)?", _call("nothing")),
     (r"createpolicy\.fractional(?:\.L2::\w+){1,2}\.b64", _call("create_policy")),
     (r"movmatrix\.sync\.aligned\.m8n8(\.)(trans)\.b16", _call("movmatrix")),
 ]
@@ -260,9 +273,9 @@ OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     ),
     (r"barrier\.cluster\.arrive(?:\.release|\.relaxed)?(?:\.aligned)?", _call("cluster_arrive")),
     (r"barrier\.cluster\.wait(?:\.acquire)?(?:\.aligned)?", _call("cluster_wait")),
-    (r"fence\.acq_rel\.cluster|fence\.sc\.\w+", _call("fence")),
+    (r"fence\.acq_rel\.cluster|fence\.sc\.\w+", _fence),
     (r"fence\.mbarrier_init\.release\.cluster", _call("fence_mbarrier_init")),
-    (r"fence\.proxy\.async\.global", _call("fence")),
+    (r"fence\.proxy\.async\.global", _fence),
     (r"fence\.proxy\.async(?:\.shared::(?:cta|cluster))?", _call("fence_proxy")),
     (r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32", _call("set_register_limit")),
 ]

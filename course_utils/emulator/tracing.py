@@ -228,6 +228,7 @@ class Watch:
     blocks: tuple[int, ...]
     in_step: bool = False
     hopper: bool = False  # the kernel is for sm_90a
+    fences: bool = False  # something in its file is a fence
     record: int = 0  # accesses of threads of the one block in `blocks` to be recorded, at most; 0: none
     preferred: Block | None = None  # of which a finding tells if it is in several; None: the first of them
 
@@ -374,7 +375,8 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
     at_line = f"in line {other_line}" if other_line else "elsewhere"
     if f.kind == raw.OUT_OF_BOUNDS:
         where = "in shared memory, outside of every array" if f.is_shared else memory.describe(f.address)
-        return "memcheck", f"{access} out of bounds, {where}"
+        by = f" by {f.message.decode()}" if f.message else ""
+        return "memcheck", f"{access}{by} out of bounds, {where}"
     if f.kind == raw.DYNAMIC_SHARED:
         return "memcheck", f"{access} at byte {f.address} of dynamic shared memory, more than the launch asked for"
     if f.kind == raw.INDEX:
@@ -382,7 +384,8 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
     if f.kind == raw.MISALIGNED:
         return "memcheck", "misaligned: " + f.message.decode(errors="replace")
     if f.kind == raw.UNINITIALISED:
-        return "initcheck", "reads shared memory that no thread of the block has written"
+        who = "an atomic updates" if f.is_write else "reads"
+        return "initcheck", f"{who} shared memory that no thread of the block has written"
     if f.kind == raw.ASYNC:
         return "asynccheck", f.message.decode(errors="replace").replace("{other}", at_line)
     if f.kind == raw.BARRIER:

@@ -402,6 +402,7 @@ EMU_INLINE void bulk_prefetch(const void* from, unsigned bytes, emu_site site = 
     (void)EMU_PLACE();
     if (bytes == 0 || bytes % 16 || (size_t)from % 16)
         emu_misuse("cp.async.bulk.prefetch: size and address are multiples of 16 bytes", site);
+    EMU_TOUCH(from, bytes, EMU_TOUCH_PREFETCH);
 }
 template <size_t rank>
 EMU_INLINE void load_box(unsigned to, const void* map, const int (&at)[rank], unsigned barrier, unsigned blocks = 0,
@@ -415,10 +416,10 @@ EMU_INLINE void store_box(const void* map, const int (&at)[rank], unsigned from,
     emu_bulk_box(false, from, map, at, rank, 0, emu_bulk_more{}, site);
 }
 template <size_t rank>
-EMU_INLINE void prefetch_box(const void* map, const int (&)[rank], emu_site site = emu_here()) {
-    emu_check_map(map, rank, site);
+EMU_INLINE void prefetch_box(const void* map, const int (&at)[rank], emu_site site = emu_here()) {
+    emu_check_map(map, rank, at, site);
 }
-EMU_INLINE void prefetch_map(const void* map, emu_site site = emu_here()) { emu_check_map(map, 0, site); }
+EMU_INLINE void prefetch_map(const void* map, emu_site site = emu_here()) { emu_check_map(map, 0, nullptr, site); }
 EMU_INLINE void bulk_commit() { emu_bulk_commit(); }
 EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight, false); }
 EMU_INLINE void bulk_wait_read(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight, true); }

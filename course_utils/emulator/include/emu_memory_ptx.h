@@ -21,20 +21,28 @@ template <class T, class Register> EMU_INLINE T get(Register from) {
     else return (T)from;
 }
 
+template <class T> struct plain { typedef T type; };
+template <class T> struct plain<volatile T> { typedef T type; };
+
 template <class T> EMU_INLINE void need_alignment(const void* place, unsigned count, emu_site site) {
     if ((size_t)place % (count * sizeof(T))) emu_trap("misaligned address: a vector lies at a multiple of its size", site);
 }
+// T is volatile where others wait for a write, or may write meanwhile: .volatile, .relaxed, .acquire, .release.
 template <class T, class... Registers> EMU_INLINE void load(const void* from, emu_site site, Registers&... to) {
     need_alignment<T>(from, sizeof...(to), site);
     const T* next = (const T*)from;
-    (put<T>(to, *next++), ...);
+    (put<typename plain<T>::type>(to, *next++), ...);
 }
 template <class T, class... Registers> EMU_INLINE void store(void* to, emu_site site, Registers... from) {
     need_alignment<T>(to, sizeof...(from), site);
     T* next = (T*)to;
-    ((*next++ = get<T>(from)), ...);
+    ((*next++ = get<typename plain<T>::type>(from)), ...);
 }
 
+template <class Address> EMU_INLINE void prefetch(Address from) {
+    (void)from;
+    EMU_TOUCH((const void*)from, 1, EMU_TOUCH_PREFETCH);
+}
 template <class Policy, class... Fraction> EMU_INLINE void create_policy(Policy& policy, Fraction...) { policy = 1; }
 template <class... T> EMU_INLINE void nothing(T...) {}
 

@@ -150,7 +150,6 @@ EMU_INLINE void lg2(float& result, float x) { result = log2f(x); }
 EMU_INLINE void rcp(float& result, float x) { result = 1.0f / x; }
 EMU_INLINE void rsqrt(float& result, float x) { result = 1.0f / sqrtf(x); }
 EMU_INLINE void tanh(float& result, float x) { result = tanhf(x); }
-EMU_INLINE void fence() { __threadfence(); }
 
 // movmatrix.sync.aligned.m8n8.trans.b16: a matrix that lies in a register of each lane, transposed.
 struct movmatrix_lanes : emu_collective {

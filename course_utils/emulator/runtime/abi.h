@@ -64,7 +64,7 @@ struct emu_bulk_more {
     unsigned element_bytes;       // of what is combined, without a tensor map
 };
 
-enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC };
+enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC, EMU_TOUCH_PREFETCH };   // the last: of its bounds alone
 
 extern "C" {
 __attribute__((const)) const emu_thread* emu_self();      // a fiber never changes its thread: safe to hoist
@@ -118,7 +118,7 @@ void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, 
                    emu_site site);
 void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier,
                   const emu_bulk_more& more, emu_site site);
-void emu_check_map(const void* map, unsigned rank, emu_site site);   // 0: of any rank
+void emu_check_map(const void* map, unsigned rank, const int* at, emu_site site);   // rank 0: any; at: of a box to prefetch, or null
 void emu_bulk_commit();
 void emu_bulk_wait(unsigned groups_in_flight, bool only_read);
 void emu_bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site);   // to another block's

@@ -350,6 +350,7 @@ void emu_rule_access(Rules& r, const Block& of, uintptr_t offset, unsigned log_b
         } else if (is_read(access)) {
             check_read(r, c, me, soft);
         } else {
+            if (access == Access::atomic && c.by == Writer::nobody) find_race(r, EMU_UNINITIALISED, me, {}, true);
             check_write(r, c, me, soft, offset, log_bytes);
             c = Cell{access == Access::copy_issued ? Writer::copy_async : Writer::thread, soft, (uint16_t)u, now(r, u), place, me.step, {}, {}};
         }

@@ -205,6 +205,37 @@ static Fiber* first_ready(const Block& b, unsigned from_warp) {
     return nullptr;
 }
 
+static unsigned draw(uint64_t& x, unsigned count) {   // PCG, but for its constants
+    x = x * 6364136223846793005ull + 1442695040888963407ull;
+    return (unsigned)((x >> 33) % count);
+}
+
+// In another order than forward: the next thread to run after `me`. Null: none is ready.
+static __attribute__((cold, noinline)) Fiber* next_in_order(Block& b, const Fiber* me) {
+    if (b.launch->thread_order == EMU_REVERSE) {         // an earlier lane of its warp, an earlier warp; its own warp again
+        for (unsigned k = 0; k <= b.warp_count; k++) {
+            const Warp& w = b.warps[(me->warp + b.warp_count - k) % b.warp_count];
+            const uint32_t ready = k == 0 ? w.ready & (bit(me->lane) - 1) : w.ready;
+            if (ready) return w.fiber[31 - (unsigned)__builtin_clz(ready)];
+        }
+        return nullptr;
+    }
+    unsigned ready = 0;
+    for (unsigned k = 0; k < b.warp_count; k++) ready += (unsigned)__builtin_popcount(b.warps[k].ready);
+    if (!ready) return nullptr;
+    unsigned skipped = draw(b.thread_chance, ready);
+    for (unsigned k = 0;; k++) {
+        uint32_t m = b.warps[k].ready;
+        const unsigned here = (unsigned)__builtin_popcount(m);
+        if (skipped >= here) {
+            skipped -= here;
+            continue;
+        }
+        while (skipped--) m &= m - 1;
+        return b.warps[k].fiber[lowest(m)];
+    }
+}
+
 static void make_ready(Warp& w, Fiber* f) {
     f->state = State::ready;
     w.ready |= bit(f->lane);
@@ -292,19 +323,19 @@ static Fiber* somebody_later(Block& b) {
 }
 
 // The next thread to run after one that cannot: a later lane of its warp, an earlier one, another warp.
+static inline Fiber* next_forward(const Block& b, const Fiber* me) {
+    const Warp& mine = b.warps[me->warp];
+    if (!mine.ready) return first_ready(b, me->warp + 1);
+    const uint32_t later = mine.ready & ~((2u << me->lane) - 1);   // lane 31: 2u << 31 is 0, and none is later
+    return mine.fiber[lowest(later ? later : mine.ready)];
+}
+
 static void run_another() {
     Block& b = *emu_block;
     const Fiber* me = emu_current;
-    const Warp& mine = b.warps[me->warp];
-    Fiber* next;
-    if (mine.ready) {
-        uint32_t later = mine.ready & ~((2u << me->lane) - 1);   // lane 31: 2u << 31 is 0, and none is later
-        next = mine.fiber[lowest(later ? later : mine.ready)];
-    } else {
-        next = first_ready(b, me->warp + 1);
-        if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
-        next = next ? next : somebody_later(b);
-    }
+    Fiber* next = b.launch->thread_order == EMU_FORWARD ? next_forward(b, me) : next_in_order(b, me);
+    if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
+    if (!next) next = somebody_later(b);
     if (next) {
         switch_to(b, next);
     } else if (b.live == 0) {
@@ -323,9 +354,7 @@ void emu_run_another() { run_another(); }
 
 unsigned emu_choose(unsigned count) {
     if (emu_block->launch->order != EMU_RANDOM) return 0;
-    uint64_t& x = emu_block->chance;                  // PCG, but for its constants
-    x = x * 6364136223846793005ull + 1442695040888963407ull;
-    return (unsigned)((x >> 33) % count);
+    return draw(emu_block->chance, count);
 }
 
 bool emu_happens_now() {
@@ -341,6 +370,7 @@ void emu_wait_for_room() {
 extern "C" void emu_yield() {
     Block& b = *emu_block;
     if (emu_current->unsettled) emu_trace_settle(emu_current);
+    if (b.launch->thread_order != EMU_FORWARD) return switch_to(b, next_in_order(b, emu_current));
     const Warp& mine = b.warps[emu_current->warp];
     uint32_t later = mine.ready & ~((2u << emu_current->lane) - 1);
     switch_to(b, later ? mine.fiber[lowest(later)] : first_ready(b, emu_current->warp + 1));
@@ -635,7 +665,7 @@ void emu_run_block(Block& b, uint64_t linear_index) {
     memset(b.warps, 0, sizeof b.warps);
     memset(b.barriers, 0, sizeof b.barriers);
     b.do_something_asynchronous = nullptr;
-    b.chance = (b.launch->seed + 1) * 0x9E3779B97F4A7C15ull ^ linear_index;
+    b.chance = b.thread_chance = (b.launch->seed + 1) * 0x9E3779B97F4A7C15ull ^ linear_index;
     b.over = false;
     b.registers_free = 0;
     poison_shared(b);
@@ -648,8 +678,8 @@ void emu_run_block(Block& b, uint64_t linear_index) {
         pthread_barrier_wait(&c.between);       // all blocks have their threads, and their shared memory
         wait_for_first_turn(b);
     }
-    emu_current = &b.fibers[0];
-    emu_switch(&b.host_stack_pointer, b.fibers[0].stack_pointer);
+    emu_current = b.launch->thread_order == EMU_FORWARD ? &b.fibers[0] : next_in_order(b, &b.fibers[0]);
+    emu_switch(&b.host_stack_pointer, emu_current->stack_pointer);
     b.over = true;
     c.left--;
     c.idle = 0;

@@ -90,6 +90,7 @@ struct Block {
     struct BulkCopies* bulk_copies;  // cp.async.bulk: those that are not yet done; kept from block to block
     bool (*do_something_asynchronous)(Block& b);   // once no thread can go on; false: there is nothing to do. Null: never
     uint64_t chance;                 // of order EMU_RANDOM: the state of its generator
+    uint64_t thread_chance;          // of thread order EMU_ANY, likewise
     struct Products* products[32];   // wgmma: those of each warp that are not yet waited for; kept from block to block
     void* host_stack_pointer;
     char* own;                       // one mapping of `own_bytes`: the fibers, then their stacks

@@ -12,6 +12,7 @@
 #include "findings.h"
 #include "mbarrier.h"
 #include "recorder.h"
+#include "trace.h"
 
 // What the 128 bytes of a tensor map say, as the driver writes them (toolchain/tensor_map.py). Sizes and boxes from the innermost
 // dimension on.
@@ -150,6 +151,26 @@ static uint64_t shared_bytes(const BulkCopy& copy) {
     return (uint64_t)copy.bytes * (copy.blocks ? (unsigned)__builtin_popcount(copy.blocks) : 1);
 }
 
+// Calls visit(address, bytes) for each stretch of global memory that a copy touches, as long as it returns true.
+template <class Visit> static void visit_global(const BulkCopy& copy, Visit visit) {
+    const TensorMap& map = copy.map;
+    if (!map.rank && copy.global) visit(copy.global, (uint64_t)copy.bytes);
+    if (!map.rank) return;
+    const long long left = copy.at[0] > 0 ? copy.at[0] : 0, right = (long long)copy.at[0] + map.box[0];
+    const long long end = right < (long long)map.size[0] ? right : (long long)map.size[0];
+    bool goes_on = end > left;
+    visit_rows(copy, [&](char* row, bool inside) {
+        if (inside && goes_on) goes_on = visit(row + left * map.element_bytes, (uint64_t)(end - left) * map.element_bytes);
+    });
+}
+
+static void check_bounds(const BulkCopy& copy, const char* by) {
+    if (!emu_block->tracer) return;
+    visit_global(copy, [&](const char* at, uint64_t bytes) {
+        return emu_check_bounds((uintptr_t)at, bytes, !copy.is_load, by, emu_place_of(emu_current->place));
+    });
+}
+
 // For the profiler: which bytes of which array, and how many in shared memory.
 static void count(AsyncCounters& counters, const BulkCopy& copy) {
     Tracer& t = *emu_block->tracer;
@@ -157,19 +178,11 @@ static void count(AsyncCounters& counters, const BulkCopy& copy) {
     const char* const global = map.rank ? map.address : copy.global;
     const unsigned array = emu_array_of(t, global);
     uint64_t global_bytes = 0;
-    const auto touch = [&](const char* from, uint64_t bytes) {
+    visit_global(copy, [&](const char* from, uint64_t bytes) {
         global_bytes += bytes;
         if (array < t.array_count) emu_count_copied(t, array, from, bytes, copy.is_load);
-    };
-    if (map.rank) {
-        const long long left = copy.at[0] > 0 ? copy.at[0] : 0, right = (long long)copy.at[0] + map.box[0];
-        const long long end = right < map.size[0] ? right : map.size[0];
-        visit_rows(copy, [&](const char* row, bool inside) {
-            if (inside && end > left) touch(row + left * map.element_bytes, (uint64_t)(end - left) * map.element_bytes);
-        });
-    } else if (global) {
-        touch(global, copy.bytes);
-    }
+        return true;
+    });
     emu_count_copy(counters, !copy.is_load ? EMU_COPY_OUT : global ? EMU_COPY_IN : EMU_COPY_BETWEEN, array, global_bytes,
                    shared_bytes(copy));
 }
@@ -341,6 +354,7 @@ static void start(BulkCopy copy) {
     BulkCopies& all = copies();
     Rules* const rules = emu_rules();
     copy.place = emu_current->place;
+    check_bounds(copy, copy.combine ? "a reduction by copy" : "a bulk copy");
     copy.number = rules && !copy.is_arrival ? watch(*rules, copy) : 0;
     if (Recorder* r = emu_recorder()) {
         const uintptr_t barrier = copy.is_arrival ? (uintptr_t)emu_shared_pointer(copy.barrier) : 0;
@@ -404,9 +418,12 @@ static TensorMap checked_map(const void* map, unsigned rank, emu_site site) {
     return m;
 }
 
-extern "C" void emu_check_map(const void* map, unsigned rank, emu_site site) {
+extern "C" void emu_check_map(const void* map, unsigned rank, const int* at, emu_site site) {
     EMU_NOTE_PLACE();
-    checked_map(map, rank, site);
+    BulkCopy prefetch = {checked_map(map, rank, site)};
+    prefetch.is_load = true;
+    for (unsigned d = 0; at && d < rank; d++) prefetch.at[d] = at[d];
+    if (at) check_bounds(prefetch, "a prefetch");
 }
 
 extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier,

@@ -247,7 +247,9 @@ static void close_warp(Tracer& t, OpenWarp& open) {
     open.count = 0;
 }
 
-static bool is_access(const LogEntry& e) { return e.access != Access::warp_sync && e.access != Access::copy_arrived; }
+static bool is_access(const LogEntry& e) {   // to what is counted: variables are not
+    return e.access != Access::warp_sync && e.access != Access::copy_arrived && e.space <= most_arrays;
+}
 
 // A __syncwarp() after which no lane lags behind; one for some of the lanes closes nothing.
 static bool syncs_all(const LogEntry& e, unsigned live) {

@@ -16,8 +16,11 @@ static bool same(const emu_finding& a, const emu_finding& b) {
 
 static bool is_preferred(const emu_finding& a) { return emu_preferred && !memcmp(&a.block, emu_preferred, sizeof a.block); }
 
+static bool is_between_blocks(const emu_finding& a) { return a.has_other && memcmp(&a.block, &a.other_block, sizeof a.block); }
+
 static bool tells_more(const emu_finding& a, const emu_finding& b) {
     if (is_preferred(a) != is_preferred(b)) return is_preferred(a);
+    if (is_between_blocks(a) != is_between_blocks(b)) return is_between_blocks(a);   // no barrier of a block mends it
     if (a.same_warp != b.same_warp) return !a.same_warp;   // that of two warps takes the stronger barrier to mend
     const unsigned key_a[] = {a.block.z, a.block.y, a.block.x, a.thread.z, a.thread.y, a.thread.x};
     const unsigned key_b[] = {b.block.z, b.block.y, b.block.x, b.thread.z, b.thread.y, b.thread.x};

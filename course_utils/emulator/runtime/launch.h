@@ -14,6 +14,7 @@ struct emu_trace_results;
 struct emu_recording;
 struct emu_tracing {
     uint32_t sanitize, profile, in_step, hopper;   // hopper: the kernel is for sm_90a
+    uint32_t fences;                  // it calls emu_fence()
     const emu_array* arrays;          // the arguments, by ascending addresses
     uint64_t array_count;
     emu_span reserved;                // the address space in which they lie, with nothing between them
@@ -27,6 +28,7 @@ struct emu_tracing {
 };
 
 enum emu_order : uint32_t { EMU_LATE, EMU_EARLY, EMU_RANDOM };
+enum emu_thread_order : uint32_t { EMU_FORWARD, EMU_REVERSE, EMU_ANY };
 
 struct emu_launch {
     void (*kernel)(void** arguments);
@@ -34,6 +36,7 @@ struct emu_launch {
     emu_dim3 grid, block, cluster;    // cluster: blocks of one, in each direction
     uint32_t dynamic_shared, os_threads;
     uint32_t order, seed;             // when products and copies are done: an emu_order
+    uint32_t thread_order;            // which of the threads that can go on does: an emu_thread_order
     double time_limit;                // seconds
     uint32_t exact_sums;              // of wgmma: not cut as silicon cuts them
     char* (*dynamic_shared_base)();   // of the kernel's module, for the calling OS thread

@@ -1,5 +1,6 @@
-// Racecheck and initcheck. What shared memory remembers: for each word, who wrote it last, and who has read it since the last
-// barrier. What global memory remembers: the lowest blocks that wrote and read each element, whatever the order they ran in.
+// Racecheck and initcheck. What memory remembers: for each word, who wrote it last, and who has read it since the last barrier.
+// Of global memory, too: the lowest blocks that wrote and read each element, whatever the order they ran in. (In a kernel with
+// fences that is not enough: see fences.cpp.)
 #include "races.h"
 
 #include <pthread.h>
@@ -7,10 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "async_rules.h"
 #include "findings.h"
 
-// One access to shared memory: epoch (22 bits), number of its place in the code (12), thread (10), warp epoch (18), atomic (1),
+// One access: epoch (22 bits), number of its place in the code (12), thread (10), warp epoch (18), atomic (1),
 // cp.async that has not arrived (1). Two accesses of one epoch have no barrier between them; of one warp epoch, no
 // __syncwarp(). 0: none.
 typedef uint64_t Touch;
@@ -24,21 +24,24 @@ struct Cell {
     Touch read, same_warp, other_warp;   // the last; the last by another lane of its warp; the last by another warp
 };
 
-// One access to global memory: block number or interval (32 bits), place (21), atomic (1), thread (10). 0: none.
+// Memory that the threads of a block share, from a multiple of 4 bytes on: its shared memory; an array. Who touches parts of a
+// word splits it, from then on until the block ends, into pieces of 2 bytes or of 1.
+struct Region {
+    uintptr_t low;
+    size_t word_count;                   // 0: not watched
+    Cell* cells[3];                      // by log(piece): for each byte, each 2 bytes, each word
+    uint8_t* values[3];                  // what the last write of each wrote: a digest
+    uint32_t* split;                     // for each word: the number of the block that has split it, times 4, plus log(piece);
+};                                       // made, as the cells of pieces are, for the first one
+
+// One access to global memory: block number (32 bits), place (22), thread (10). 0: none.
 typedef uint64_t Mark;
-static Mark mark(uint32_t block_or_interval, unsigned place_id, bool atomic, unsigned thread) {
-    return (Mark)block_or_interval << 32 | place_id << 11 | atomic << 10 | thread;
-}
-static uint32_t high_part(Mark m) { return (uint32_t)(m >> 32); }
-static unsigned marked_place_id(Mark m) { return (unsigned)m >> 11; }
-static bool marked_atomic(Mark m) { return m >> 10 & 1; }
+static Mark mark(uint32_t block, unsigned place_id, unsigned thread) { return (Mark)block << 32 | place_id << 10 | thread; }
+static uint32_t block_of(Mark m) { return (uint32_t)(m >> 32); }
+static unsigned marked_place_id(Mark m) { return (unsigned)m >> 10; }
 static unsigned marked_thread(Mark m) { return (unsigned)m & 1023; }
 
-struct Element {
-    Mark writes[2], atomics[2], reads[2];   // by the lowest blocks; the second of a pair by another block than the first
-    Mark write_now, read_now;            // the last, with the interval in place of the block;
-    Mark other_read_now;                 // and the last read by another warp than that of `read_now`
-};
+struct Element { Mark writes[2], atomics[2], reads[2]; };   // by the lowest blocks; the second of a pair by another than the first
 
 static const unsigned most_places = 4096;   // in the code of one kernel
 static const uint32_t last_epoch = (1 << 22) - 1;
@@ -46,6 +49,7 @@ static const uint32_t last_epoch = (1 << 22) - 1;
 // Reads, at one place and in one interval, of shared memory that nobody has written: examples, and how many there were.
 struct Unwritten {
     uint32_t place;
+    bool by_atomics;
     unsigned kept;
     uint64_t count;
     const Cell* cell[32];
@@ -60,15 +64,9 @@ struct Races {
     Block* block;
     Tracer* tracer;
     uint32_t epoch, first_epoch;         // the intervals between barriers count on from block to block: no cell is cleared
-    uint32_t interval;                   // the same, but never set back
     uint32_t block_number;               // linear index in the grid, plus 1
-    bool fenced;                         // the block has called __threadfence()
-    bool ordered;                        // so that, or on sm_90a by other barriers, its warps may be ordered in global memory
-    size_t word_count;
-    Cell* cells[3];                      // of shared memory, by log(piece): for each byte, each 2 bytes, each word
-    uint8_t* values[3];                  // what the last write of each wrote: a digest
-    uint32_t* split;                     // for each word: the number of the block that has split it, times 4, plus log(piece)
-    Element* elements[64];               // of each array
+    Region regions[1 + most_arrays + most_variables];   // by the numbers of spaces
+    Element* elements[most_arrays + most_variables];
     uint32_t places[most_places];        // by their numbers
     uint32_t last_place, last_place_id;
     Reader readers[1024];                // not on the stack: that of a fiber may be full
@@ -80,37 +78,35 @@ struct Races {
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static Races* all;
 
-extern "C" void emu_fence(bool between_blocks) {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    Races* const r = emu_block->tracer ? emu_block->tracer->races : nullptr;
-    if (between_blocks && r) r->fenced = r->ordered = true;
-    if (Rules* rules = emu_rules()) emu_rule_fence(*rules);
+template <class T> static T* zeros(const Races& r, size_t count) {       // taken from the system page by page, as they are touched
+    void* p = mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) emu_fail_to_start(r.block->launch, "memory for the sanitizer");
+    return (T*)p;
 }
 
-static void* zeros(size_t bytes) {       // taken from the system page by page, as they are touched
-    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? nullptr : p;
+static void make_cells(const Races& r, Region& region, unsigned log_piece) {
+    const size_t count = region.word_count * 4 >> log_piece;
+    region.cells[log_piece] = zeros<Cell>(r, count);
+    region.values[log_piece] = zeros<uint8_t>(r, count);
+}
+
+static void watch(const Races& r, Region& region, uintptr_t low, uintptr_t high) {
+    region.low = low & ~(uintptr_t)3;
+    region.word_count = (high - region.low) / 4 + 8;
+    make_cells(r, region, 2);
 }
 
 Races* emu_new_races(Tracer& t) {
     Races* r = (Races*)calloc(1, sizeof(Races));
     r->block = t.block;
     r->tracer = &t;
-    r->word_count = (size_t)(t.block->shared_high - t.block->shared_low) / 4 + 8;
-    r->split = (uint32_t*)zeros(r->word_count * sizeof(uint32_t));
-    bool failed = !r->split;
-    for (int log_piece = 0; log_piece < 3; log_piece++) {
-        const size_t count = r->word_count * 4 >> log_piece;
-        r->cells[log_piece] = (Cell*)zeros(count * sizeof(Cell));
-        r->values[log_piece] = (uint8_t*)zeros(count);
-        failed |= !r->cells[log_piece] || !r->values[log_piece];
+    watch(*r, r->regions[0], (uintptr_t)t.block->shared_low, (uintptr_t)t.block->shared_high);
+    for (unsigned i = 0; i < most_arrays + most_variables && !t.fences; i++) {
+        const Array& a = t.arrays[i];
+        if (!a.element_bytes) continue;
+        r->elements[i] = zeros<Element>(*r, (a.high - a.low) / a.element_bytes + 1);
+        if (!t.tracing->hopper) watch(*r, r->regions[1 + i], a.low, a.high);   // there a block has other barriers, too
     }
-    for (unsigned i = 0; i < t.array_count; i++) {
-        if (!t.arrays[i].element_bytes) continue;
-        r->elements[i] = (Element*)zeros(((t.arrays[i].high - t.arrays[i].low) / t.arrays[i].element_bytes + 1) * sizeof(Element));
-        failed |= !r->elements[i];
-    }
-    if (failed) emu_fail_to_start(t.block->launch, "memory for the sanitizer");
     pthread_mutex_lock(&all_lock);
     r->next = all;
     all = r;
@@ -121,14 +117,12 @@ Races* emu_new_races(Tracer& t) {
 void emu_start_races(Races& r) {
     const emu_dim3 grid = r.block->launch->grid, at = r.block->index;
     if (r.epoch > last_epoch / 2) {
-        memset(r.cells[2], 0, r.word_count * sizeof(Cell));   // smaller pieces count only after a new split
+        for (Region& region : r.regions)      // smaller pieces count only after a new split
+            if (region.word_count) madvise(region.cells[2], region.word_count * sizeof(Cell), MADV_DONTNEED);
         r.epoch = 0;
     }
     r.first_epoch = ++r.epoch;
-    r.interval++;
     r.block_number = (uint32_t)(at.x + (uint64_t)grid.x * (at.y + (uint64_t)grid.y * at.z)) + 1;
-    r.fenced = false;
-    r.ordered = r.tracer->rules;
 }
 
 static inline unsigned number_of(Races& r, uint32_t place) {
@@ -139,12 +133,12 @@ static inline unsigned number_of(Races& r, uint32_t place) {
     return r.last_place_id = i;
 }
 
-// ---- shared memory
+// ---- within a block
 
 static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Touch other) {
     emu_finding finding = emu_finding_at(f, kind, e.place);
     const Fiber& party = r.block->fibers[thread_of(other)];
-    finding.is_shared = 1;
+    finding.is_shared = !e.space;
     finding.is_write = !is_read(e.access);
     finding.has_other = 1;
     finding.other_place = r.places[place_id_of(other)];
@@ -178,14 +172,14 @@ static inline void remember_read(Cell& c, Touch now) {
 }
 
 // Not yet a finding: if another thread writes it in this same interval, the mistake is a race.
-static void note_unwritten(Races& r, const Cell& c, Touch now, uint32_t place) {
+static void note_unwritten(Races& r, const Cell& c, Touch now, const LogEntry& e) {
     unsigned i = 0;
-    while (i < r.unwritten_places && r.unwritten[i].place != place) i++;
+    while (i < r.unwritten_places && r.unwritten[i].place != e.place) i++;
     if (i == sizeof r.unwritten / sizeof *r.unwritten) return;
     Unwritten& u = r.unwritten[i];
     if (i == r.unwritten_places) {
         r.unwritten_places++;
-        u.place = place, u.kept = 0, u.count = 0;
+        u.place = e.place, u.by_atomics = e.access == Access::atomic, u.kept = 0, u.count = 0;
     }
     u.count++;
     if (u.kept == sizeof u.cell / sizeof *u.cell) return;
@@ -199,7 +193,7 @@ static __attribute__((noinline)) void check_closely(Races& r, Cell& c, uint8_t& 
         return;
     }
     if (is_read(e.access) || e.access == Access::atomic) {
-        if (epoch_of(c.write) < r.first_epoch) note_unwritten(r, c, now, e.place);
+        if (!e.space && epoch_of(c.write) < r.first_epoch) note_unwritten(r, c, now, e);
         else if (c.write & in_flight) find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
         else if (!(c.write & now & is_atomic) && unordered(c.write, now)) find_race(r, EMU_READ_AFTER_WRITE, f, e, c.write);
         if (is_read(e.access)) return remember_read(c, now);
@@ -218,7 +212,7 @@ static __attribute__((noinline)) void check_closely(Races& r, Cell& c, uint8_t& 
 
 // True for nearly all accesses: reads of what was written before the last barrier.
 static inline bool check(Races& r, Cell& c, uint8_t& value, const Fiber* f, const LogEntry& e, Touch now) {
-    const bool long_written = epoch_of(c.write) >= r.first_epoch && !same_epoch(c.write, now) && !(c.write & in_flight);
+    const bool long_written = (e.space || epoch_of(c.write) >= r.first_epoch) && !same_epoch(c.write, now) && !(c.write & in_flight);
     if (e.access != Access::read || !long_written) {
         check_closely(r, c, value, f, e, now);
         return false;
@@ -227,87 +221,57 @@ static inline bool check(Races& r, Cell& c, uint8_t& value, const Fiber* f, cons
     return true;
 }
 
-// A word that threads access in pieces has a cell for each piece of 2 bytes or of 1, from then on until the block ends.
-static void split(Races& r, uintptr_t word, unsigned log_before, unsigned log_piece) {
+static __attribute__((noinline)) void split(const Races& r, Region& region, uintptr_t word, unsigned log_before, unsigned log_piece) {
+    if (!region.split) region.split = zeros<uint32_t>(r, region.word_count);
+    if (!region.cells[log_piece]) make_cells(r, region, log_piece);
     for (uintptr_t byte = 4 * word; byte < 4 * word + 4; byte += 1u << log_piece) {
-        r.cells[log_piece][byte >> log_piece] = r.cells[log_before][byte >> log_before];
-        r.values[log_piece][byte >> log_piece] = 0;
+        region.cells[log_piece][byte >> log_piece] = region.cells[log_before][byte >> log_before];
+        region.values[log_piece][byte >> log_piece] = 0;
     }
-    r.split[word] = r.block_number << 2 | log_piece;
+    region.split[word] = r.block_number << 2 | log_piece;
 }
 
-static inline bool check_shared(Races& r, const Fiber* f, Touch who, const LogEntry& e) {
+static inline bool check_in_block(Races& r, Region& region, const Fiber* f, Touch who, const LogEntry& e) {
     Touch now = (Touch)r.epoch << 42 | (Touch)number_of(r, e.place) << 30 | who;
     if (e.access == Access::atomic || e.access == Access::volatile_read) now |= is_atomic;   // may meet an atomic
     if (e.access == Access::copy_issued) now |= in_flight;
-    const uintptr_t offset = e.address - (uintptr_t)r.block->shared_low, end = offset + (1u << e.log_bytes);
+    const uintptr_t offset = e.address - region.low, end = offset + (1u << e.log_bytes);
     const unsigned log_access = e.log_bytes < 2 ? e.log_bytes : 2;
     bool safe = true;
     for (uintptr_t word = offset / 4; word * 4 < end; word++) {
-        unsigned log_piece = r.split[word] >> 2 == r.block_number ? r.split[word] & 3 : 2;
+        unsigned log_piece = region.split && region.split[word] >> 2 == r.block_number ? region.split[word] & 3 : 2;
         if (log_access < log_piece) {
-            split(r, word, log_piece, log_access);
+            split(r, region, word, log_piece, log_access);
             log_piece = log_access;
         }
         const uintptr_t low = word * 4 > offset ? word * 4 : offset, high = word * 4 + 4 < end ? word * 4 + 4 : end;
         for (uintptr_t piece = low >> log_piece; piece << log_piece < high; piece++)
-            safe &= check(r, r.cells[log_piece][piece], r.values[log_piece][piece], f, e, now);
+            safe &= check(r, region.cells[log_piece][piece], region.values[log_piece][piece], f, e, now);
     }
     return safe;
 }
 
-// ---- global memory
+// ---- between blocks
 
 static void keep_lowest(Mark (&pair)[2], Mark m) {
-    if (high_part(m) == high_part(pair[0])) return;
+    if (block_of(m) == block_of(pair[0])) return;
     if (!pair[0] || m < pair[0]) {
         pair[1] = pair[0];
         pair[0] = m;
-    } else if (high_part(m) != high_part(pair[1]) && (!pair[1] || m < pair[1])) {
+    } else if (block_of(m) != block_of(pair[1]) && (!pair[1] || m < pair[1])) {
         pair[1] = m;
     }
 }
 
-// An access by another warp of this block, with no barrier since.
-static bool recent(const Races& r, Mark m, const Fiber* f) {
-    return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp && !r.ordered;
-}
-
-static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Mark other) {
-    emu_finding finding = emu_finding_at(f, kind, e.place);
-    finding.has_other = 1;
-    finding.other_place = r.places[marked_place_id(other)];
-    finding.other_block = f->block_idx;
-    finding.other_thread = r.block->fibers[marked_thread(other)].thread_idx;
-    emu_find(r.tracer->results, finding);
-}
-
-static inline void check_global(Races& r, const Fiber* f, const LogEntry& e) {
+static inline void mark_for_others(Races& r, const Fiber* f, const LogEntry& e) {
     const Array& array = r.tracer->arrays[e.space - 1];
     if (1u << e.log_bytes < array.element_bytes) return;   // a part of an element: the next block may own the other
+    if (e.access == Access::volatile_read) return;         // a look before an atomic, as a rule
     const uintptr_t offset = e.address - array.low, end = offset + (1u << e.log_bytes);
-    const unsigned id = number_of(r, e.place);
-    const bool atomic = e.access == Access::atomic;
-    const Mark by_block = mark(r.block_number, id, atomic, f->linear_id), now = mark(r.interval, id, atomic, f->linear_id);
+    const Mark now = mark(r.block_number, number_of(r, e.place), f->linear_id);
     for (uintptr_t i = offset / array.element_bytes; i * array.element_bytes < end; i++) {
         Element& x = r.elements[e.space - 1][i];
-        if (is_read(e.access)) {
-            const bool with_atomic = e.access == Access::volatile_read && marked_atomic(x.write_now);
-            if (recent(r, x.write_now, f) && !with_atomic) find_global_race(r, EMU_READ_AFTER_WRITE, f, e, x.write_now);
-            if (e.access == Access::volatile_read) continue;   // a look before an atomic, as a rule
-            const bool same_interval = high_part(x.read_now) == r.interval;
-            if (same_interval && marked_thread(x.read_now) / 32 != f->warp) x.other_read_now = x.read_now;
-            x.read_now = now;
-            if (!r.fenced) keep_lowest(x.reads, by_block);
-        } else {
-            if (recent(r, x.write_now, f) && !(atomic && marked_atomic(x.write_now)))
-                find_global_race(r, EMU_WRITE_AFTER_WRITE, f, e, x.write_now);
-            const Mark reader = recent(r, x.read_now, f) ? x.read_now : x.other_read_now;
-            if (recent(r, reader, f)) find_global_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
-            const bool keeps_plain = atomic && high_part(x.write_now) == r.interval && !marked_atomic(x.write_now);
-            if (!keeps_plain) x.write_now = now;
-            if (!r.fenced) keep_lowest(atomic ? x.atomics : x.writes, by_block);
-        }
+        keep_lowest(is_read(e.access) ? x.reads : e.access == Access::atomic ? x.atomics : x.writes, now);
     }
 }
 
@@ -319,11 +283,11 @@ static void find_conflict(const Races& first, emu_finding_kind kind, const Races
     finding.kind = kind;
     finding.count = 1;
     finding.place = of_a.places[marked_place_id(a)];
-    finding.block = index_in(launch->grid, high_part(a) - 1);
+    finding.block = index_in(launch->grid, block_of(a) - 1);
     finding.thread = index_in(launch->block, marked_thread(a));
     finding.has_other = 1;
     finding.other_place = of_b.places[marked_place_id(b)];
-    finding.other_block = index_in(launch->grid, high_part(b) - 1);
+    finding.other_block = index_in(launch->grid, block_of(b) - 1);
     finding.other_thread = index_in(launch->block, marked_thread(b));
     emu_find(first.tracer->results, finding);
 }
@@ -344,8 +308,8 @@ template <bool clusters, class Pick> static Owned lowest(unsigned array, uint64_
         const Element& x = r->elements[array][i];
         for (int n = 0; n < 2; n++) {
             const Mark m = pick(x, n);
-            if (!m || high_part(m) == not_this || (found.mark && m >= found.mark)) continue;
-            if (!clusters || !together(r->block->launch, high_part(m), not_this)) found = {r, m};
+            if (!m || block_of(m) == not_this || (found.mark && m >= found.mark)) continue;
+            if (!clusters || !together(r->block->launch, block_of(m), not_this)) found = {r, m};
         }
     }
     return found;
@@ -356,13 +320,13 @@ template <bool clusters> static void find_conflicts() {
     const auto write = [](const Element& x, int n) { return x.writes[n]; };
     const auto read = [](const Element& x, int n) { return x.reads[n]; };
     const auto atomic = [](const Element& x, int n) { return x.atomics[n]; };
-    for (unsigned array = 0; all && array < all->tracer->array_count; array++) {
+    for (unsigned array = 0; all && array < most_arrays + most_variables; array++) {
         const Array& a = all->tracer->arrays[array];
-        if (!a.element_bytes) continue;
+        if (!all->elements[array]) continue;
         for (uint64_t i = 0; i < (a.high - a.low) / a.element_bytes; i++) {
             const Owned w = lowest<clusters>(array, i, 0, write), updated = lowest<clusters>(array, i, 0, atomic);
             if (w.mark) {
-                const uint32_t block = high_part(w.mark);
+                const uint32_t block = block_of(w.mark);
                 const Owned w2 = lowest<clusters>(array, i, block, write), r2 = lowest<clusters>(array, i, block, read);
                 const Owned a2 = lowest<clusters>(array, i, block, atomic);
                 if (w2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
@@ -370,10 +334,10 @@ template <bool clusters> static void find_conflicts() {
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *w.races, w.mark);
             }
             if (updated.mark) {
-                Owned by = updated, r2 = lowest<clusters>(array, i, high_part(by.mark), read);
+                Owned by = updated, r2 = lowest<clusters>(array, i, block_of(by.mark), read);
                 if (!r2.mark) {                             // the lowest block alone reads: what another one updates?
-                    by = lowest<clusters>(array, i, high_part(updated.mark), atomic);
-                    if (by.mark) r2 = lowest<clusters>(array, i, high_part(by.mark), read);
+                    by = lowest<clusters>(array, i, block_of(updated.mark), atomic);
+                    if (by.mark) r2 = lowest<clusters>(array, i, block_of(by.mark), read);
                 }
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *by.races, by.mark);
             }
@@ -442,8 +406,9 @@ void emu_check_races(Tracer& t) {
             }
             more = true;
             readers[n].next++;
-            if (!e.space && !broadcast.goes_on(e, readers[n].who)) broadcast.safe = check_shared(r, f, readers[n].who, e);
-            else if (e.space && r.elements[e.space - 1]) check_global(r, f, e);
+            Region& region = r.regions[e.space];
+            if (region.word_count && !broadcast.goes_on(e, readers[n].who)) broadcast.safe = check_in_block(r, region, f, readers[n].who, e);
+            if (e.space && r.elements[e.space - 1]) mark_for_others(r, f, e);
         }
     }
 }
@@ -453,9 +418,11 @@ void emu_end_race_interval(Tracer& t) {
     for (unsigned i = 0; i < r.unwritten_places; i++) {
         const Unwritten& u = r.unwritten[i];
         for (unsigned n = 0; n < u.kept; n++) {
-            if (unordered(u.cell[n]->write, u.read[n])) continue;   // a race, and found
+            const Touch write = u.cell[n]->write;
+            if (unordered(write, u.read[n]) && !(write & u.read[n] & is_atomic)) continue;   // a race, and found
             emu_finding finding = emu_finding_at(&r.block->fibers[thread_of(u.read[n])], EMU_UNINITIALISED, u.place);
             finding.is_shared = 1;
+            finding.is_write = u.by_atomics;
             finding.count = u.count;
             emu_find(t.results, finding);
             break;
@@ -464,5 +431,4 @@ void emu_end_race_interval(Tracer& t) {
     r.unwritten_places = 0;
     if (r.epoch < last_epoch) r.epoch++;
     else emu_watch(t, false);                    // two million barriers: the rest of this block is not watched
-    r.interval++;
 }

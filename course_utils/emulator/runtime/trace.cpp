@@ -9,6 +9,7 @@
 #include "async_counters.h"
 #include "async_rules.h"
 #include "counters.h"
+#include "fences.h"
 #include "findings.h"
 #include "races.h"
 #include "recorder.h"
@@ -51,6 +52,13 @@ static unsigned find_array(const Tracer& t, uintptr_t address, unsigned bytes) {
     return nowhere;
 }
 
+// The place of a variable among the tracer's arrays; nowhere: it is none that racecheck watches.
+static unsigned find_variable(const Tracer& t, uintptr_t address, unsigned bytes) {
+    for (unsigned i = most_arrays; i < most_arrays + t.variable_count; i++)
+        if (address >= t.arrays[i].low && address + bytes <= t.arrays[i].high) return i;
+    return nowhere;
+}
+
 // Whether an access is in no array and no variable, as memcheck has it: for the recorder, before it happens.
 static bool is_outside(const Block& b, uintptr_t address, unsigned bytes) {
     const Block* of = owner_of(b, address);
@@ -60,7 +68,9 @@ static bool is_outside(const Block& b, uintptr_t address, unsigned bytes) {
     return b.tracer->statics[(address - (uintptr_t)of->shared_low) / 4] == nothing;
 }
 
-static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
+// by: what does it, if it is no plain access.
+static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t address, unsigned bytes, bool is_write, uint32_t place,
+                        const char* by = "") {
     if (!t.races) return;                                           // only the sanitizer wants to know
     const emu_span reserved = t.tracing->reserved;
     if (kind == EMU_OUT_OF_BOUNDS && f->index_found && address - (uintptr_t)reserved.address >= reserved.bytes) {
@@ -70,9 +80,18 @@ static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t ad
     emu_finding finding = emu_finding_at(f, kind, place);
     finding.address = address;
     finding.bytes = bytes;
-    finding.is_write = !is_read(access);
+    finding.is_write = is_write;
     finding.is_shared = owner_of(*t.block, address) != nullptr;
+    snprintf(finding.message, sizeof finding.message, "%s", by);
     emu_find(t.results, finding);
+}
+
+bool emu_check_bounds(uintptr_t address, size_t bytes, bool is_write, const char* by, uint32_t place) {
+    Tracer* t = sanitizer();
+    if (!t || find_array(*t, address, (unsigned)bytes) != nowhere || address - emu_load_base < emu_load_end - emu_load_base) return true;
+    if (owner_of(*t->block, address) || address - (uintptr_t)t->block->own < t->block->own_bytes) return true;   // a prefetch of anything
+    find_access(*t, emu_current, EMU_OUT_OF_BOUNDS, address, (unsigned)bytes, is_write, place, by);
+    return false;
 }
 
 // ---- the log
@@ -88,12 +107,14 @@ void emu_trace_settle(Fiber* f) {
     f->unsettled = nullptr;
 }
 
+static inline Access in_log(Access a) { return a == Access::volatile_write ? Access::write : a; }
+
 static inline void append(Tracer& t, Fiber* f, uintptr_t address, unsigned log_bytes, Access access, unsigned space, uint32_t place) {
     if (f->unsettled) emu_trace_settle(f);
     if (f->logged >= log_capacity) emu_wait_for_room();
     LogEntry* entry = &f->log[f->logged++];
     *entry = {address, place, (uint8_t)log_bytes, access, (uint8_t)space, 0};
-    if (t.races && space == 0 && access == Access::write) f->unsettled = entry;
+    if (t.races && access == Access::write) f->unsettled = entry;
 }
 
 // Of shared memory of a block of the cluster: whether there is an array, so that the access counts.
@@ -103,11 +124,11 @@ static inline __attribute__((always_inline)) bool in_shared_array(Tracer& t, con
     if (offset >= EMU_SHARED_LIMIT) {
         const uint8_t what = t.statics[(address - (uintptr_t)of.shared_low) / 4];
         if (what == array) return true;
-        if (what == nothing) find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
+        if (what == nothing) find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, !is_read(access), place);
         return false;
     }
     if (offset + bytes <= of.launch->dynamic_shared) return true;
-    find_access(t, f, EMU_DYNAMIC_SHARED, offset, bytes, access, place);
+    find_access(t, f, EMU_DYNAMIC_SHARED, offset, bytes, !is_read(access), place);
     return false;
 }
 
@@ -124,8 +145,9 @@ static inline __attribute__((always_inline)) void record_shared_or_global(Block&
             i = find_array(t, address, bytes);
             if (i == nowhere) of = owner_of(b, address);
             if (i == nowhere && !of) {
-                if (address < emu_load_base || address >= emu_load_end) find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
-                return;
+                if (address < emu_load_base || address >= emu_load_end) return find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, !is_read(access), place);
+                i = find_variable(t, address, bytes);
+                if (i == nowhere) return;
             }
             if (!of) f->last_array = i;
         }
@@ -136,13 +158,14 @@ static inline __attribute__((always_inline)) void record_shared_or_global(Block&
     }
     if (of) {
         if (!in_shared_array(t, *of, f, address, bytes, access, place)) return;
-        if (for_rules) return emu_rule_access(*t.rules, *of, address - (uintptr_t)of->shared_low, log_bytes, access, place);
+        if (for_rules) return emu_rule_access(*t.rules, *of, address - (uintptr_t)of->shared_low, log_bytes, in_log(access), place);
     }
     if (t.tracing->in_step) {
         if (space == 0 && is_read(access) != t.reading) emu_wait_for_room();
         return;
     }
-    append(t, f, address, log_bytes, access, space, place);
+    if (!t.fences || space == 0 || t.counters) append(t, f, address, log_bytes, in_log(access), space, place);
+    if (t.fences && space && t.arrays[space - 1].element_bytes) emu_fences_access(*t.fences, address, log_bytes, access, space, place);
 }
 
 static __attribute__((noinline)) void record_for_rules(Block& b, Tracer& t, Fiber* f, uintptr_t address, unsigned log_bytes, Access access,
@@ -219,6 +242,7 @@ void emu_trace_cluster_barrier(Block& b) {
 // __syncwarp() has completed.
 void emu_trace_warp_sync(Warp& w, uint32_t participants) {
     if (!emu_block->tracer->watching || emu_block->tracer->recorder) return;
+    if (Fences* fences = emu_block->tracer->fences) emu_fences_warp_sync(*fences, participants, w.fiber[__builtin_ctz(participants)]->warp);
     if (Rules* rules = emu_rules()) return emu_rule_warp_barrier(*rules, participants, w.fiber[__builtin_ctz(participants)]->warp);
     w.syncs++;
     for (uint32_t m = participants; m; m &= m - 1) {
@@ -251,9 +275,16 @@ void emu_prepare_tracer(Block& b) {
         const unsigned element_bytes = (unsigned)t->tracing->arrays[i].element_bytes;
         t->arrays[t->array_count++] = {low, low + t->tracing->arrays[i].bytes, element_bytes};
     }
+    for (uint64_t i = 0; t->tracing->sanitize && i < b.launch->global_count && i < most_variables; i++) {
+        const emu_span& variable = b.launch->globals[i];
+        const uintptr_t low = (uintptr_t)variable.address;
+        const unsigned element_bytes = variable.bytes % 4 == 0 ? 4 : variable.bytes % 2 == 0 ? 2 : 1;   // nobody says what they are
+        t->arrays[most_arrays + t->variable_count++] = {low, low + variable.bytes, element_bytes};
+    }
     map_statics(*t);
     t->logs = (LogEntry*)malloc(b.size * log_stride * sizeof(LogEntry));
     if (t->tracing->recording) t->recorder = emu_new_recorder(*t);
+    if (t->tracing->sanitize && t->tracing->fences) t->fences = emu_new_fences(*t);
     if (t->tracing->sanitize) t->races = emu_new_races(*t);
     if (t->tracing->sanitize && t->tracing->hopper) {
         t->rules = emu_share_rules(*t);
@@ -286,6 +317,7 @@ void emu_trace_start(Block& b) {
     }
     if (t.recorder) emu_start_recording(*t.recorder);
     if (t.races) emu_start_races(*t.races);
+    if (t.fences) emu_start_fences(*t.fences);
     if (t.rules && b.rank == 0) emu_start_rules(*t.rules);   // the others of the cluster wait for this one
 }
 
@@ -312,6 +344,7 @@ void emu_trace_interval(Block& b) {
     if (t.rules && !b.live) emu_end_rules(*t.rules);
     if (t.counters) emu_close_requests(t);
     if (t.races) emu_end_race_interval(t);
+    if (t.fences) emu_fences_barrier(*t.fences);
 }
 
 // ---- our own headers: atomics, ldmatrix and stmatrix
@@ -330,6 +363,7 @@ static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind ki
 static const Access access_of[] = {Access::read, Access::write, Access::atomic};
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
+    if (kind == EMU_TOUCH_PREFETCH) return (void)emu_check_bounds((uintptr_t)address, bytes, false, "a prefetch", emu_place_of(COUNTER));
     if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, kind, COUNTER);
     Recorder* r = kind == EMU_TOUCH_WRITE ? emu_recorder() : nullptr;
     if (r) record_step(*r, (uintptr_t)address, bytes, Access::write, emu_place_of(COUNTER), true, false);   // once the warp has met
@@ -367,7 +401,7 @@ void __cyg_profile_func_exit(void*, void*) {}
     void __tsan_unaligned_read##bytes(void* a) { emu_record_access((uintptr_t)a, bytes, Access::read, COUNTER); }             \
     void __tsan_unaligned_write##bytes(void* a) { emu_record_access((uintptr_t)a, bytes, Access::write, COUNTER); }           \
     void __tsan_volatile_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::volatile_read, COUNTER); }       \
-    void __tsan_volatile_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }              \
+    void __tsan_volatile_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::volatile_write, COUNTER); }     \
     void __tsan_read_write##bytes(void* a) {                                                                             \
         record((uintptr_t)a, log_bytes, Access::read, COUNTER);                                                          \
         record((uintptr_t)a, log_bytes, Access::write, COUNTER);                                                         \

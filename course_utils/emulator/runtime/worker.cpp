@@ -7,6 +7,7 @@
 //   async_copy bulk_copy  cp.async: the bytes arrive at the wait; cp.async.bulk: the copy engine
 //   trace                 where accesses come in: memcheck, and the log of each thread
 //   races     counters    they read the logs: racecheck and initcheck; what ncu would count
+//   fences                racecheck of global memory in a kernel with fences
 //   tracer.h              what the tracer knows: the logs
 //   barriers  wgmma       barriers of some threads; products that are done when they are waited for
 //   recorder              what one block does, step by step
