@@ -395,13 +395,14 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
             f"{'writes' if f.is_write else 'reads'} shared memory while the cp.async {at_line} may still be on its "
             "way: no wait for it in between"
         )
+    hint = f" ({f.message.decode()})" if f.message else ""
     if not f.is_shared and f.block.as_tuple() != f.other_block.as_tuple():
         what = {
             raw.READ_AFTER_WRITE: f"reads global memory that another block writes {at_line}",
             raw.WRITE_AFTER_READ: f"writes global memory that another block reads {at_line}",
             raw.WRITE_AFTER_WRITE: f"writes global memory that another block writes, too, {at_line}",
         }[f.kind]
-        return "racecheck", f"{what}: blocks run in any order; atomics, or one block per element, would be safe"
+        return "racecheck", f"{what}: blocks run in any order; atomics, or one block per element, would be safe{hint}"
     where = "shared" if f.is_shared else "global"
     other_block = f.block.as_tuple() != f.other_block.as_tuple()
     barrier = "barrier.cluster" if other_block else "__syncwarp()" if f.same_warp else "__syncthreads()"
@@ -410,7 +411,7 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
         raw.WRITE_AFTER_READ: ("write-after-read", f"overwrites what another thread may still have to read {at_line}"),
         raw.WRITE_AFTER_WRITE: ("write-after-write", f"writes what another thread writes, too, {at_line}"),
     }[f.kind]
-    return "racecheck", f"{name} hazard in {where} memory: {what}, with no {barrier} in between"
+    return "racecheck", f"{name} hazard in {where} memory: {what}, with no {barrier} in between{hint}"
 
 
 def _add_finding(report: SanitizerReport, new: Finding) -> None:

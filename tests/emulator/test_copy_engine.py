@@ -1,5 +1,6 @@
 """cp.async.bulk and tensor maps: what arrives where, when, and what is said of a copy that cannot be."""
 
+import functools
 import itertools
 import re
 
@@ -8,8 +9,9 @@ import pytest
 import torch
 
 from course_utils.cuda import KernelError, RawModule, tensor_map
-from course_utils.emulator import configure
+from course_utils.emulator import configure, sanitize
 from course_utils.nvidia.silicon.mbarrier import MBARRIER
+from tests.helpers.all_of import all_of
 
 HEAD = f"""// arch: sm_90a only
 struct alignas(64) TensorMap {{ unsigned long long words[16]; }};
@@ -379,3 +381,95 @@ def test_a_store_that_is_only_read_may_not_yet_be_there(order, seen):
         with configure(order=order):
             RawModule(code=STORE_AND_LOOK.replace("WAIT", wait)).get_function("k")((1,), (32,), (out,))
         assert out.tolist() == [7] * 32 + [seen, then]
+
+
+WAYS = {  # to touch bytes of global memory from x + at on: in a block of one thread; and how many bytes
+    "load": ("keep = x[at];", 4),
+    "load_of_a_vector": ("*(float4*)s = *(const float4*)(x + at);", 16),
+    "load_of_a_byte": ("keep = ((const char*)(x + at))[0];", 1),
+    "store": ("x[at] = 1;", 4),
+    "store_of_a_vector": ("*(float2*)(x + at) = make_float2(1, 2);", 8),
+    "atomic": ("atomicAdd(x + at, 1.f);", 4),
+    "atomic_that_compares": ("atomicCAS((unsigned long long*)(x + at), 1ull, 2ull);", 8),
+    "atomic_of_a_vector": ("atomicAdd((float4*)(x + at), make_float4(1, 2, 3, 4));", 16),
+    "memory_function": ("memset(x + at, 0, 16);", 16),
+    "ptx_load": ('asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(keep) : "l"(x + at));', 4),
+    "ptx_load_acquire": ('asm volatile("ld.acquire.gpu.global.f32 %0, [%1];" : "=f"(keep) : "l"(x + at));', 4),
+    "ptx_store": ('asm volatile("st.global.f32 [%0], %1;" :: "l"(x + at), "f"(keep));', 4),
+    "ptx_store_release": ('asm volatile("st.release.gpu.global.f32 [%0], %1;" :: "l"(x + at), "f"(keep));', 4),
+    "cp_async": (
+        'asm volatile("cp.async.cg.shared.global [%0], [%1], 16; cp.async.wait_all;" :: "r"(at_s), "l"(x + at));',
+        16,
+    ),
+    "bulk_load": (
+        'arrive_expecting(&bar, 64);\n    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::'
+        'complete_tx::bytes [%0], [%1], 64, [%2];" :: "r"(at_s), "l"(x + at), "r"(shared_at(&bar)) : "memory"); '
+        "wait(&bar, 0);",
+        64,
+    ),
+    "bulk_store": (
+        'asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 32; cp.async.bulk.commit_group; '
+        'cp.async.bulk.wait_group 0;" :: "l"(x + at), "r"(at_s) : "memory");',
+        32,
+    ),
+    "reduction_by_copy": (
+        'asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], 32; '
+        'cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" :: "l"(x + at), "r"(at_s) : "memory");',
+        32,
+    ),
+    "prefetch": ('asm volatile("prefetch.global.L2 [%0];" :: "l"(x + at));', 1),
+    "bulk_prefetch": ('asm volatile("cp.async.bulk.prefetch.L2.global [%0], 64;" :: "l"(x + at));', 64),
+}
+WORDS = {
+    "bulk_load": " by a bulk copy",
+    "bulk_store": " by a bulk copy",
+    "reduction_by_copy": " by a reduction by copy",
+    "prefetch": " by a prefetch",
+    "bulk_prefetch": " by a prefetch",
+}
+
+
+@functools.cache
+def ways():
+    """All of them as kernels of one module, and its text."""
+    shared_at = "__device__ unsigned shared_at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }"
+    code = (
+        HEAD
+        + shared_at
+        + "".join(
+            f"""
+extern "C" __global__ void {name}(float* x, int at) {{
+    extern __shared__ __align__(128) float s[];
+    __shared__ unsigned long long bar;
+    float keep = 0;
+    const unsigned at_s = shared_at(s);
+    for (int i = 0; i < 16; i++) s[i] = 0;
+    init(&bar, 1);
+    asm volatile("fence.proxy.async;" ::: "memory");
+    {text}
+    s[0] = keep;
+}}"""
+            for name, (text, _) in WAYS.items()
+        )
+    )
+    return RawModule(code=code), code.splitlines()
+
+
+def touched(name, at):
+    with sanitize() as report:
+        ways()[0].get_function(name)((1,), (1,), (torch.zeros(16), np.int32(at)), shared_mem=64)
+    return report
+
+
+@all_of("name", WAYS)
+def test_every_way_to_global_memory_has_bounds(name):
+    """What is in bounds is no finding; what begins behind the array, before it or in its last bytes is one."""
+    text, size = WAYS[name]
+    assert not touched(name, 0).findings, str(touched(name, 0))
+    for at in (20, -16, *([12] if size > 16 else [])):
+        report = touched(name, at)
+        assert {f.tool for f in report.findings} == {"memcheck"}, str(report)
+        first = report.findings[0]
+        bytes_ = f"of {size} byte{'s' if size > 1 else ''}{WORDS.get(name, '')} out of bounds"
+        assert bytes_ in first.message and "argument 0 ('x')" in first.message
+        assert text.splitlines()[-1].strip() == ways()[1][first.line - 1].strip(), str(report)

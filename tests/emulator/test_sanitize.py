@@ -40,6 +40,8 @@ __device__ const float table_a[4] = {1, 2, 3, 4};
 __constant__ const float table_b[4] = {5, 6, 7, 8};
 __constant__ float table_c[4] = {9, 10, 11, 12};
 __device__ float table_d[8];
+__device__ int total;
+__device__ unsigned char bytes_e[64];
 union Word { float f; half2 h; unsigned char c[4]; };
 struct Six { float x[6]; int n; };
 __device__ __noinline__ float look_up(const float* t, int i) { return t[i & 3]; }
@@ -215,42 +217,39 @@ CLEAN = {
         if (threadIdx.x < 8) atomicAdd(out + threadIdx.x, histogram[threadIdx.x] + sum);""",
         grid=(5,),
     ),
-    "last_block_sums": Case(
+    "atomics_where_zeros_were_written": Case(
         """
-        __shared__ float s[4];
-        __shared__ bool last;
-        float v = 0;
-        for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < 4096; i += gridDim.x * blockDim.x) v += in[i];
-        for (int step = 16; step; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-        if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = v;
+        __shared__ int seen;
+        extern __shared__ int dynamic[];
+        if (threadIdx.x == 0) seen = dynamic[0] = 0;
         __syncthreads();
-        if (threadIdx.x == 0) {
-            out[1 + blockIdx.x] = s[0] + s[1] + s[2] + s[3];
-            __threadfence();
-            last = atomicInc((unsigned*)out + 100, gridDim.x - 1) == gridDim.x - 1;
-        }
+        atomicAdd(&seen, 1);
+        atomicMax(dynamic, (int)threadIdx.x);
         __syncthreads();
-        if (!last || threadIdx.x) return;
-        v = 0;
-        for (int i = 0; i < gridDim.x; i++) v += out[1 + i];
-        out[0] = v;""",
-        block=(128,),
-        grid=(16,),
+        out[threadIdx.x] = seen + dynamic[0];""",
+        shared_mem=4,
     ),
-    "one_warp_hands_over_to_another": Case(
+    "lanes_exchange_through_global_memory": Case(
         """
-        float* buffer = out + 100;
-        int* flag = (int*)out + 200;
-        if (threadIdx.x < 32) {
-            buffer[threadIdx.x] = in[threadIdx.x];
-            __threadfence();
+        float v = in[threadIdx.x];
+        for (int step = 1; step < 32; step *= 2) {
+            out[threadIdx.x] = v;
             __syncwarp();
-            if (threadIdx.x == 0) atomicExch(flag, 1);
-        } else {
-            while (atomicAdd(flag, 0) == 0) {}
-            __threadfence();
-            out[threadIdx.x - 32] = buffer[threadIdx.x - 32];
-        }""",
+            v += out[threadIdx.x ^ step];
+            __syncwarp();
+        }
+        if (v >= 0) out[64] = 1;               // whoever writes it: the same value
+        out[threadIdx.x] = v;""",
+    ),
+    "warps_exchange_through_a_variable": Case(
+        """
+        table_d[threadIdx.x % 8] = threadIdx.x % 8;
+        __syncthreads();
+        out[threadIdx.x] = table_d[(threadIdx.x + 1) % 8];
+        atomicAdd(&total, 1);
+        bytes_e[threadIdx.x] = threadIdx.x;
+        __syncthreads();
+        out[threadIdx.x] += bytes_e[63 - threadIdx.x];""",
     ),
     "leaves_before_the_barrier": Case(
         """
@@ -379,20 +378,6 @@ CLEAN = {
         __syncthreads();
         out[threadIdx.x] = any;""",
     ),
-    "a_lock": Case(
-        """
-        int* lock = (int*)out + 200;
-        if (threadIdx.x == 0) {
-            while (atomicCAS(lock, 0, 1) != 0) {}
-            __threadfence();
-            out[0] += in[blockIdx.x];
-            __threadfence();
-            atomicExch(lock, 0);
-        }
-        out[1 + 32 * blockIdx.x + threadIdx.x] = 1;""",
-        block=(32,),
-        grid=(6,),
-    ),
     "a_pre_check_of_a_maximum": Case(  # a volatile access is as good as an atomic one
         "int v = (int)in[blockIdx.x], *most = (int*)out; if (v > *(volatile int*)most) atomicMax(most, v);",
         block=(1,),
@@ -505,6 +490,144 @@ CLEAN = {
         block=(3,),
         parameters="const float* none, float* out",
         args=lambda: (torch.zeros(0), torch.zeros(3)),
+    ),
+}
+
+# Kernels with fences stand in a file of their own: what one of them calls counts for all of its file.
+FENCED_CLEAN = {
+    "last_block_sums": Case(
+        """
+        __shared__ float s[4];
+        __shared__ bool last;
+        float v = 0;
+        for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < 4096; i += gridDim.x * blockDim.x) v += in[i];
+        for (int step = 16; step; step /= 2) v += __shfl_xor_sync(~0u, v, step);
+        if (threadIdx.x % 32 == 0) s[threadIdx.x / 32] = v;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            out[1 + blockIdx.x] = s[0] + s[1] + s[2] + s[3];
+            __threadfence();
+            last = atomicInc((unsigned*)out + 100, gridDim.x - 1) == gridDim.x - 1;
+        }
+        __syncthreads();
+        if (!last || threadIdx.x) return;
+        v = 0;
+        for (int i = 0; i < gridDim.x; i++) v += out[1 + i];
+        out[0] = v;""",
+        block=(128,),
+        grid=(16,),
+    ),
+    "every_thread_fences_and_the_last_block_sums": Case(  # as in CUDA's sample; and it is ready for the next launch
+        """
+        __shared__ bool last;
+        unsigned* retired = (unsigned*)out + 255;
+        out[64 * blockIdx.x + threadIdx.x] = in[threadIdx.x];
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) last = atomicInc(retired, gridDim.x) == gridDim.x - 1;
+        __syncthreads();
+        if (!last) return;
+        __threadfence();
+        float v = 0;
+        for (int b = 0; b < 3; b++) v += out[64 * b + threadIdx.x];
+        out[192 + threadIdx.x % 32] = 1;
+        if (threadIdx.x == 1) *retired = 0;
+        if (threadIdx.x < 32) out[threadIdx.x] = v;""",
+        grid=(3,),
+    ),
+    "one_warp_hands_over_to_another": Case(
+        """
+        float* buffer = out + 100;
+        int* flag = (int*)out + 200;
+        if (threadIdx.x < 32) {
+            buffer[threadIdx.x] = in[threadIdx.x];
+            __threadfence();
+            __syncwarp();
+            if (threadIdx.x == 0) atomicExch(flag, 1);
+        } else {
+            while (atomicAdd(flag, 0) == 0) {}
+            __threadfence();
+            out[threadIdx.x - 32] = buffer[threadIdx.x - 32];
+        }""",
+    ),
+    "warps_of_a_block_need_a_fence_of_the_block": Case(
+        """
+        volatile int* flag = (int*)out + 200;
+        if (threadIdx.x == 0) {
+            out[0] = in[0];
+            __threadfence_block();
+            *flag = 1;
+        } else if (threadIdx.x == 32) {
+            while (*flag == 0) __nanosleep(20);
+            __threadfence_block();
+            out[1] = out[0];
+        }""",
+    ),
+    "a_scan_looks_back": Case(  # volatile flags; a block waits for the one before
+        """
+        volatile float* sums = out + 1;
+        volatile int* flags = (int*)out + 100;
+        __shared__ float before;
+        if (threadIdx.x == 0) {
+            float v = in[blockIdx.x];
+            if (blockIdx.x > 0) {
+                while (flags[blockIdx.x - 1] == 0) {}
+                __threadfence();
+                v += sums[blockIdx.x - 1];
+            }
+            sums[blockIdx.x] = before = v;
+            __threadfence();
+            flags[blockIdx.x] = 1;
+        }
+        __syncthreads();
+        out[110 + 32 * blockIdx.x + threadIdx.x] = before;""",
+        block=(32,),
+        grid=(4,),
+    ),
+    "flags_by_ptx": Case(
+        """
+        int* flag = (int*)out + 200;
+        int seen = 0;
+        if (blockIdx.x == 0) {
+            out[threadIdx.x] = in[threadIdx.x];
+            __syncthreads();
+            if (threadIdx.x == 0) asm volatile("st.release.gpu.global.u32 [%0], %1;" :: "l"(flag), "r"(1) : "memory");
+        } else {
+            while (threadIdx.x == 0 && seen == 0)
+                asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(flag) : "memory");
+            __syncthreads();
+            out[64 + threadIdx.x] = out[63 - threadIdx.x];
+        }""",
+        grid=(2,),
+    ),
+    "a_lock": Case(
+        """
+        int* lock = (int*)out + 200;
+        if (threadIdx.x == 0) {
+            while (atomicCAS(lock, 0, 1) != 0) {}
+            __threadfence();
+            out[0] += in[blockIdx.x];
+            __threadfence();
+            atomicExch(lock, 0);
+        }
+        out[1 + 32 * blockIdx.x + threadIdx.x] = 1;""",
+        block=(32,),
+        grid=(6,),
+    ),
+    "each_knows_by_the_one_before": Case(  # block 2 has waited for block 1 alone, which has waited for block 0
+        """
+        int* turn = (int*)out + 200;
+        if (threadIdx.x == 0) {
+            while (atomicAdd(turn, 0) != blockIdx.x) {}
+            __threadfence();
+            float v = 0;
+            for (int i = 0; i < blockIdx.x; i++) v += out[i];
+            out[blockIdx.x] = v + 1;
+            __threadfence();
+            atomicAdd(turn, 1);
+        }""",
+        block=(32,),
+        grid=(4,),
     ),
 }
 
@@ -663,6 +786,50 @@ BROKEN = {
         if (threadIdx.x == 0) out[0] = 0;    // racecheck
         atomicAdd(out, 1.f);    // racecheck""",
     ),
+    "atomics_on_what_nobody_has_written": Case(
+        """
+        __shared__ int seen;
+        atomicAdd(&seen, 1);    // initcheck
+        __syncthreads();
+        out[threadIdx.x] = seen;""",
+    ),
+    "atomics_on_dynamic_memory_that_nobody_has_written": Case(
+        """
+        extern __shared__ unsigned dynamic[];
+        if (threadIdx.x == 0) atomicInc(dynamic, 5);    // initcheck
+        if (threadIdx.x == 1) atomicCAS(dynamic + 1, 0, 1);    // initcheck
+        if (threadIdx.x == 2) atomicExch((float*)dynamic + 2, 1.f);    // initcheck
+        if (threadIdx.x == 3) atomicAdd((double*)dynamic + 2, 1.0);    // initcheck
+        if (threadIdx.x == 4) atomicOr(dynamic + 6, 1u);    // initcheck
+        out[threadIdx.x] = 1;""",
+        shared_mem=28,
+    ),
+    "lanes_exchange_through_global_memory_at_once": Case(
+        """
+        out[threadIdx.x] = in[threadIdx.x];    // racecheck
+        out[64 + threadIdx.x] = out[threadIdx.x ^ 1];    // racecheck""",
+        block=(32,),
+    ),
+    "a_lane_overwrites_what_another_reads": Case(
+        """
+        float v = out[threadIdx.x ^ 1];    // racecheck
+        out[threadIdx.x] = v + 1;    // racecheck""",
+        block=(32,),
+    ),
+    "halves_of_words_in_global_memory": Case(
+        """
+        to[threadIdx.x] = 1;    // racecheck
+        __syncwarp();
+        from[threadIdx.x] = ((int*)to)[(threadIdx.x / 2 + 16) % 32];    // racecheck""",
+        parameters="short* to, int* from",
+        args=lambda: (torch.zeros(64, dtype=torch.int16), torch.zeros(64, dtype=torch.int32)),
+    ),
+    "warps_exchange_through_a_variable_at_once": Case(
+        """
+        table_d[threadIdx.x / 8] = in[threadIdx.x / 8];    // racecheck
+        out[threadIdx.x] = table_d[7 - threadIdx.x / 8];    // racecheck""",
+    ),
+    "blocks_write_a_variable": Case("total = 5 + blockIdx.x;    // racecheck", block=(1,), grid=(3,)),
     "copy_without_wait": Case(
         """
         __shared__ __align__(16) float s[256];
@@ -751,12 +918,6 @@ BROKEN = {
         parameters="const float* a, float* c",
         args=lambda: (base[:64], base[2:66]),
     ),
-    "a_fence_of_the_block_is_none_of_the_grid": Case(
-        """
-        __threadfence_block();
-        out[threadIdx.x] = blockIdx.x;    // racecheck""",
-        grid=(3,),
-    ),
     "sum_without_a_start": Case(
         """
         __shared__ float s[64];
@@ -844,23 +1005,136 @@ BROKEN = {
 }
 
 
+FENCED_BROKEN = {
+    "a_fence_of_the_block_is_none_of_the_grid": Case(
+        """
+        __threadfence_block();
+        out[threadIdx.x] = blockIdx.x;    // racecheck""",
+        grid=(3,),
+    ),
+    "a_fence_waits_for_nobody": Case(
+        """
+        atomicAdd(out, in[threadIdx.x]);    // racecheck
+        __threadfence();
+        out[1 + 32 * blockIdx.x + threadIdx.x] = in[threadIdx.x] / out[0];    // racecheck""",
+        block=(32,),
+        grid=(4,),
+    ),
+    "a_fence_is_no_barrier_of_warps": Case(
+        """
+        out[threadIdx.x] = in[threadIdx.x];    // racecheck
+        __threadfence();
+        out[64 + threadIdx.x] = out[63 - threadIdx.x];    // racecheck""",
+    ),
+    "the_fence_is_missing_before_the_flag": Case(
+        """
+        int* flag = (int*)out + 200;
+        if (blockIdx.x == 0) {
+            out[0] = 5;    // racecheck
+            atomicExch(flag, 1);
+        } else {
+            while (atomicAdd(flag, 0) == 0) {}
+            __threadfence();
+            out[1] = out[0];    // racecheck
+        }""",
+        block=(1,),
+        grid=(2,),
+    ),
+    "the_fence_stands_before_the_write": Case(
+        """
+        __shared__ bool last;
+        if (threadIdx.x == 0) {
+            __threadfence();
+            out[1 + blockIdx.x] = in[blockIdx.x];    // racecheck
+            last = atomicInc((unsigned*)out + 100, gridDim.x - 1) == gridDim.x - 1;
+        }
+        __syncthreads();
+        if (!last || threadIdx.x) return;
+        for (int i = 0; i < gridDim.x; i++) out[0] += out[1 + i];    // racecheck""",
+        block=(32,),
+        grid=(8,),
+    ),
+    "no_barrier_before_the_flag": Case(
+        """
+        __shared__ bool last;
+        out[1 + 32 * blockIdx.x + threadIdx.x] = in[threadIdx.x];    // racecheck
+        __threadfence();
+        if (threadIdx.x == 31) last = atomicInc((unsigned*)out + 200, gridDim.x - 1) == gridDim.x - 1;
+        __syncthreads();
+        if (!last || threadIdx.x) return;
+        for (int i = 0; i < 32 * gridDim.x; i++) out[0] += out[1 + i];    // racecheck""",
+        block=(32,),
+        grid=(5,),
+    ),
+    "no_barrier_behind_the_flag": Case(
+        """
+        volatile int* flag = (int*)out + 200;
+        if (blockIdx.x == 0 && threadIdx.x == 0) {
+            out[0] = in[1];    // racecheck
+            __threadfence();
+            *flag = 1;
+        } else if (blockIdx.x == 1) {
+            while (threadIdx.x == 0 && *flag == 0) {}
+            out[1 + threadIdx.x] = out[0];    // racecheck
+        }""",
+        grid=(2,),
+    ),
+    "a_fence_of_the_block_does_not_reach_the_next_one": Case(
+        """
+        volatile int* flag = (int*)out + 200;
+        if (blockIdx.x == 0) {
+            out[0] = in[1];    // racecheck
+            __threadfence_block();
+            *flag = 1;
+        } else {
+            while (*flag == 0) {}
+            out[1] = out[0];    // racecheck
+        }""",
+        block=(1,),
+        grid=(2,),
+    ),
+    "a_plain_flag": Case(
+        """
+        int* flag = (int*)out + 200;
+        if (blockIdx.x == 0) {
+            *flag = 1;    // racecheck
+            __threadfence();
+        } else {
+            while (*(volatile int*)flag == 0) {}    // racecheck
+        }""",
+        block=(1,),
+        grid=(2,),
+    ),
+}
+
+GROUPS = (CLEAN, FENCED_CLEAN, BROKEN, FENCED_BROKEN)
+
+
 def source(cases):
     return PROLOGUE + "\n".join(
         f'extern "C" __global__ void {name}({case.parameters}) {{\n{case.body}\n}}' for name, case in cases.items()
     )
 
 
+def group_of(name):
+    return next(group for group in GROUPS if name in group)
+
+
 @functools.cache
-def compiled(group, compiler):
+def _compiled(group, compiler):
+    return RawModule(code=source(GROUPS[group]))
+
+
+def compiled(name, compiler):
     """All kernels of a group in one file, which saves compilations."""
-    return RawModule(code=source({"clean": CLEAN, "broken": BROKEN}[group]))
+    return _compiled(GROUPS.index(group_of(name)), compiler)
 
 
 def marked(name):
-    """The lines of a kernel of BROKEN that its comments mark, with what they say."""
-    text = source(BROKEN).splitlines()
+    """The lines of a broken kernel that its comments mark, with what they say."""
+    text = source(group_of(name)).splitlines()
     start = next(n for n, line in enumerate(text) if f" {name}(" in line)
-    end = start + BROKEN[name].body.count("\n") + 2
+    end = start + group_of(name)[name].body.count("\n") + 2
     found = {
         n + 1: re.search(r"// (memcheck|racecheck|initcheck|synccheck|copy)(: either)?", text[n])
         for n in range(start, end)
@@ -872,9 +1146,9 @@ def launch(module, name, case, args):
     module.get_function(name)(case.grid, case.block, args, shared_mem=case.shared_mem)
 
 
-@pytest.mark.parametrize("name", CLEAN)
+@pytest.mark.parametrize("name", [*CLEAN, *FENCED_CLEAN])
 def test_a_correct_kernel_has_no_finding_and_the_same_result(name, compiler, capsys):
-    case, module = CLEAN[name], compiled("clean", compiler)
+    case, module = group_of(name)[name], compiled(name, compiler)
     plain, watched = (
         [a.clone() if isinstance(a, torch.Tensor) and a._base is None else a for a in case.args()] for _ in "12"
     )
@@ -891,16 +1165,16 @@ def test_a_correct_kernel_has_no_finding_and_the_same_result(name, compiler, cap
 
 
 def found_in(name, compiler):
-    case = BROKEN[name]
+    case = group_of(name)[name]
     with sanitize() as report:
         try:
-            launch(compiled("broken", compiler), name, case, case.args())
+            launch(compiled(name, compiler), name, case, case.args())
         except KernelError:
             assert any("synccheck" in match[0] for match in marked(name).values()), str(report)
     return report
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", [*BROKEN, *FENCED_BROKEN])
 def test_a_mistake_is_found_and_nothing_else(name, each_compiler):
     with configure(threads=1):
         report = found_in(name, each_compiler)
@@ -917,7 +1191,7 @@ def test_a_mistake_is_found_and_nothing_else(name, each_compiler):
         assert all(f.other_thread not in (None, f.thread) and f.other_block == f.block for f in report.findings)
     else:
         assert lines == set(marks), str(report)
-    text = source(BROKEN).splitlines()
+    text = source(group_of(name)).splitlines()
     for finding in report.findings:
         assert finding.kernel == name and finding.file == "kernel.cu"
         assert finding.source == text[finding.line - 1].strip()
