@@ -150,6 +150,11 @@ def _verdict(
         return Diagnosis(outcome.unset, wrong.detail) if outcome.unset else _hidden(case, outcome, source) or wrong
     if found is not None and case.must_be_clean:
         return found
+    if outcome.in_reverse is not None and (other := wrong_values(case, outcome.in_reverse)) is not None:
+        words = (
+            f"{case.name}: right where the first thread of a block runs first; where the last one does: {other.name}"
+        )
+        return Diagnosis("the result depends on the order in which threads run", words, READING_A_FINDING)
     return case.review(case, outcome) if case.review else None
 
 

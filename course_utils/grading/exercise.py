@@ -97,6 +97,7 @@ class Outcome:
     "time limit", "deadlock", ...), or a reason of the sandbox ("memory limit", "died", ...).
     line: of the student's file, if known.
     in_step: of a kernel that lacks a barrier, the outputs where its threads go in step as if none were missing.
+    in_reverse: of the first case, the outputs where threads run in reverse order, if they are others.
     footprint: of each array argument, launch by launch in the kernel's order, how many bytes of it were touched.
     exponentials, beside_products, product_flops, most_in_flight: of a kernel for sm_90a, as
     `course_utils.emulator.profiler.Counters` has them.
@@ -121,6 +122,7 @@ class Outcome:
     kind: str = ""
     line: int | None = None
     in_step: Mapping[str, Tensor] | None = None
+    in_reverse: Mapping[str, Tensor] | None = None
     seconds: float = float("nan")
     reference_seconds: float = float("nan")
 

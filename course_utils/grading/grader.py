@@ -336,9 +336,10 @@ def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
         rest |= {name: _clean(str(header.get(name, ""))[:5000]) for name in ("unset", "printed", "serialized")}
         rest |= {name: int(header.get(name, 0)) for name in COUNTED}
         there_are = [(name, output.dtype, output.expected.shape) for name, output in case.outputs.items()]
-        if header.get("in_step") is True:
-            size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in there_are)
-            rest["in_step"] = _tensors(blob[-size:] if size else b"", there_are)
+        for other in ("in_step", "in_reverse"):  # one of them at most
+            if header.get(other) is True:
+                size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in there_are)
+                rest[other] = _tensors(blob[-size:] if size else b"", there_are)
         if header.get("error"):
             error = _clean(str(header["error"])[:4000])
             return Outcome(error=error, kind=str(header.get("error_kind", "died")), **rest)

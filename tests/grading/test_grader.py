@@ -127,6 +127,16 @@ def test_what_is_right_but_for_a_barrier_earns_half(graded) -> None:
     assert graded(finished(answered(100), still_wrong, *ALL[1:])).parts[0].earned == 0
 
 
+def test_a_result_that_depends_on_the_order_of_threads_is_wrong(graded) -> None:
+    first = case_frame(0, RIGHT + bytes(16), in_reverse=True)
+    result = graded(finished(answered(100), first, *ALL[1:]))
+    assert [part.earned for part in result.parts] == [0, 2, 0, 2]
+    assert result.diagnosis.name == "the result depends on the order in which threads run"
+    assert "where the last one does: out is all zeros" in result.diagnosis.detail
+    the_same = case_frame(0, RIGHT + (np.arange(4, dtype=np.float32) * (1 + 1e-7)).tobytes(), in_reverse=True)
+    assert graded(finished(answered(100), the_same, *ALL[1:])).full  # the last bits of a sum by atomics
+
+
 @pytest.mark.parametrize("unit", ["MB", "MiB", "bytes", "GFLOP", ""])
 def test_powers_are_mixed_only_where_bytes_are_asked_for(unit: str) -> None:
     question = Question("size", 1, "How much?", 100.0, unit)

@@ -6,11 +6,15 @@ import os
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from course_utils.grading import runner
-from course_utils.grading.job import Job
+from course_utils.grading.exercise import Launch
+from course_utils.grading.job import Job, Run
 from course_utils.grading.sandbox import landlock
+from course_utils.toolchain.source import KernelSource
 
 EXERCISE = "02_flash_attention_minimal/online_softmax"
 
@@ -70,3 +74,17 @@ def test_of_what_a_kernel_prints_the_first_lines_are_told(lines: int, told: int)
     said = runner._first_lines("".join(f"{'x' * 300} {n}\n" for n in range(lines))).splitlines()
     assert len(said) == told and all(len(line) <= 200 for line in said)
     assert (said[-1:] == ["… and 4,980 more lines"]) == (lines == 5000)
+
+
+@pytest.mark.parametrize(("value", "depends"), [("threadIdx.x", False), ("atomicAdd(counter, 1)", True)])
+def test_a_first_case_is_run_in_reverse_order_and_told_if_it_gives_another_result(value: str, depends: bool) -> None:
+    text = f'extern "C" __global__ void k(int* out, int* counter) {{ out[threadIdx.x] = {value}; }}'
+    source = KernelSource(text, Path("k.cu"), "k.cu")
+    tensors = {"out": torch.full((8,), -1, dtype=torch.int32), "counter": torch.zeros(1, dtype=torch.int32)}
+    seen = []
+    for index in (0, 1):
+        run = Run(index, (Launch("k", (1,), (8,), ("out", "counter")),), tensors, ("out",))
+        header, outputs = runner._run_case(Job(exercise=EXERCISE, kernel=text), run, source, {}, 5.0)
+        seen.append((header.get("in_reverse", False), [list(np.frombuffer(one, np.int32)) for one in outputs]))
+    forward, reverse = list(range(8)), list(range(8))[::-1]
+    assert seen == [(depends, [forward, reverse] if depends else [forward]), (False, [forward])]
