@@ -16,8 +16,8 @@
     origins.py     who wrote a byte, and from what
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator
-does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
-fast functions, and time. A thread that waits in a loop for another one of its block must wait by an atomic function or
+does not imitate: the order in which a GPU runs threads between barriers (here: one after the other, the first one or,
+by `configure(thread_order=)`, another first), the last bits of fast functions, and time. A thread that waits in a loop for another one of its block must wait by an atomic function or
 __nanosleep(): a loop of plain reads goes on for ever. Its device presents itself as sm_80 with 227 KiB of shared memory
 per block.
 
@@ -33,7 +33,8 @@ of a thousand small kernels beside the emulator's own bytes.
 A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each
-memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts.
+memory access calls runtime/trace.cpp. races.cpp looks for hazards, and fences.cpp for those in global memory where
+flags order threads; counters.cpp counts sectors and bank conflicts.
 Inside `record()` it runs a third one, without optimisation, and recorder.cpp lets the warps of one block take turns.
 The head of runtime/worker.cpp says in which order the runtime's files stand.
 """

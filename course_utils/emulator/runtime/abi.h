@@ -64,7 +64,7 @@ struct emu_bulk_more {
     unsigned element_bytes;       // of what is combined, without a tensor map
 };
 
-enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC, EMU_TOUCH_PREFETCH };   // the last: of its bounds alone
+enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC, EMU_TOUCH_PREFETCH };   // the last has bounds, no more
 
 extern "C" {
 __attribute__((const)) const emu_thread* emu_self();      // a fiber never changes its thread: safe to hoist

@@ -30,7 +30,8 @@ struct Known { unsigned references, count; Entry at[]; };
 // Where an atomic or a volatile variable lies: what has been released there; by a fence of a block, only for that one.
 struct Flag { uintptr_t address; Known *known, *in_block; uint32_t block; };
 
-struct Trace { uint32_t block; Moment moment; uint32_t place; uint16_t thread; bool soft; };   // block: its number, from 1 on; 0: none
+// block: its number, from 1 on; 0: none. soft: an atomic, or volatile.
+struct Trace { uint32_t block; Moment moment; uint32_t place; uint16_t thread; bool soft; };
 struct Cell { Trace writes[2], reads[2]; };   // the last, and one of another thread that it need not know of
 
 struct Who {                              // a thread, as the others may come to know of it
@@ -193,7 +194,8 @@ struct Locked {
 };
 
 static void settle(Fences& f) {
-    if (f.written.bytes && memcmp(f.written.before, f.written.address, f.written.bytes)) emu_find(f.tracer->results, f.written.finding);
+    if (f.written.bytes && memcmp(f.written.before, f.written.address, f.written.bytes))
+        emu_find(f.tracer->results, f.written.finding);
     f.written.bytes = 0;
 }
 
@@ -288,16 +290,19 @@ static bool comes_before(const Fences& f, const Who& w, const Fiber* thread, con
 }
 
 static void remember(const Fences& f, const Who& w, const Fiber* thread, Trace (&slots)[2], const Trace& now) {
-    Trace* slot = nullptr;
-    for (Trace& one : slots) {
-        if (now.soft && one.block && !one.soft) continue;    // a plain access races with more than a soft one does
-        const bool is_of_this = one.block == now.block && one.thread == now.thread;
-        if (!slot || !one.block || is_of_this || comes_before(f, w, thread, one)) slot = &one;
-    }
-    if (slot) *slot = now;
+    // What may be forgotten first: nothing; what races with no more than this does; what this comes after; another soft one.
+    const auto worth = [&](const Trace& one) {
+        if (!one.block) return 0;
+        const bool before = comes_before(f, w, thread, one);
+        return before && one.soft >= now.soft ? 1 : before ? 2 : one.soft ? 3 : 4;
+    };
+    const int first = worth(slots[0]), second = worth(slots[1]);
+    if (now.soft && first == 4 && second == 4) return;       // a plain access races with more than a soft one does
+    slots[first < second ? 0 : 1] = now;
 }
 
-static void find_race(Fences& f, const Fiber* thread, emu_finding_kind kind, const Trace& now, const Trace& other, uintptr_t address, unsigned bytes) {
+static void find_race(Fences& f, const Fiber* thread, emu_finding_kind kind, const Trace& now, const Trace& other, uintptr_t address,
+                      unsigned bytes) {
     const emu_launch* launch = f.tracer->block->launch;
     emu_finding finding = emu_finding_at(thread, kind, now.place);
     finding.is_write = kind != EMU_READ_AFTER_WRITE;
@@ -306,7 +311,8 @@ static void find_race(Fences& f, const Fiber* thread, emu_finding_kind kind, con
     finding.other_block = index_in(launch->grid, other.block - 1);
     finding.other_thread = index_in(launch->block, other.thread);
     finding.same_warp = other.block == now.block && other.thread / 32u == thread->warp;
-    snprintf(finding.message, sizeof finding.message, "a fence makes nobody wait: what was before it is there for who has seen a flag written behind it");
+    snprintf(finding.message, sizeof finding.message,
+             "a fence makes nobody wait: what was before it is there for who has seen a flag written behind it");
     if (kind != EMU_WRITE_AFTER_WRITE || other.block != now.block) return emu_find(f.tracer->results, finding);
     settle(f);
     f.written.finding = finding;
@@ -322,11 +328,13 @@ void emu_fences_access(Fences& f, uintptr_t address, unsigned log_bytes, Access 
     Who& w = running(f);
     settle(f);
     take(f, w);
-    const bool reads = is_read(access), soft = access == Access::atomic || access == Access::volatile_read || access == Access::volatile_write;
+    const bool reads = is_read(access), is_atomic = access == Access::atomic;
+    const bool soft = is_atomic || access == Access::volatile_read || access == Access::volatile_write;
     const Trace now = {f.block, moment, place, (uint16_t)thread->linear_id, soft};
     const Array& array = f.tracer->arrays[space - 1];
     const unsigned bytes = 1u << log_bytes;
-    const uintptr_t offset = address - array.low, end = bytes < array.element_bytes ? offset : offset + bytes;   // a part: not watched
+    const uintptr_t offset = address - array.low;
+    const uintptr_t end = bytes < array.element_bytes ? offset : offset + bytes;   // a part of an element is not watched
     for (uintptr_t i = offset / array.element_bytes; i * array.element_bytes < end; i++) {
         Cell& c = cells[space - 1][i];
         for (const Trace& one : c.writes)
@@ -339,7 +347,7 @@ void emu_fences_access(Fences& f, uintptr_t address, unsigned log_bytes, Access 
     }
     if (soft && !reads) leave(f, w, address);
     if (!soft && !reads) w.wrote = true;
-    if (soft && access != Access::volatile_write) w.flag = address;
+    if (soft && (reads || is_atomic)) w.flag = address;
 }
 
 // ---- the life of it
@@ -350,7 +358,8 @@ Fences* emu_new_fences(Tracer& t) {
         const Array& a = t.arrays[i];
         if (!a.element_bytes || cells[i]) continue;
         const size_t size = ((a.high - a.low) / a.element_bytes + 1) * sizeof(Cell);
-        cells[i] = (Cell*)must_have(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+        void* const zeros = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        cells[i] = (Cell*)must_have(zeros);
     }
     Fences* f = (Fences*)must_have(calloc(1, sizeof(Fences)));
     f->tracer = &t;
@@ -366,7 +375,8 @@ void emu_start_fences(Fences& f) {
     f.block = (uint32_t)(at.x + (uint64_t)grid.x * (at.y + (uint64_t)grid.y * at.z)) + 1;
     f.party = party_of(launch, f.block);
     f.block_until = 0;
-    for (Who& w : f.who) {
+    for (unsigned i = 0; i < f.tracer->block->size; i++) {
+        Who& w = f.who[i];
         replace(w.known, nullptr);
         replace(w.released, nullptr);
         replace(w.released_in_block, nullptr);

@@ -41,7 +41,10 @@ static uint32_t block_of(Mark m) { return (uint32_t)(m >> 32); }
 static unsigned marked_place_id(Mark m) { return (unsigned)m >> 10; }
 static unsigned marked_thread(Mark m) { return (unsigned)m & 1023; }
 
-struct Element { Mark writes[2], atomics[2], reads[2]; };   // by the lowest blocks; the second of a pair by another than the first
+struct Element {
+    Mark writes[2], atomics[2], reads[2];   // by the lowest blocks; the second of a pair by another block than the first
+    Mark clash[2];                       // two threads of one block have stored different values: the second, and the first
+};
 
 static const unsigned most_places = 4096;   // in the code of one kernel
 static const uint32_t last_epoch = (1 << 22) - 1;
@@ -187,6 +190,18 @@ static void note_unwritten(Races& r, const Cell& c, Touch now, const LogEntry& e
     u.read[u.kept++] = now;
 }
 
+// What a thread has stored is looked up a little later. Of an element that other blocks write, too, that would be chance: so
+// this is a finding in the end only, if they do not.
+static void note_clash(Races& r, const Fiber* f, const LogEntry& e, Touch other) {
+    const emu_dim3 grid = r.block->launch->grid;
+    if ((uint64_t)grid.x * grid.y * grid.z == 1) return find_race(r, EMU_WRITE_AFTER_WRITE, f, e, other);
+    const Array& array = r.tracer->arrays[e.space - 1];
+    Element& x = r.elements[e.space - 1][(e.address - array.low) / array.element_bytes];
+    if (x.clash[0]) return;
+    x.clash[0] = mark(r.block_number, number_of(r, e.place), f->linear_id);
+    x.clash[1] = mark(r.block_number, place_id_of(other), thread_of(other));
+}
+
 static __attribute__((noinline)) void check_closely(Races& r, Cell& c, uint8_t& value, const Fiber* f, const LogEntry& e, Touch now) {
     if (e.access == Access::copy_arrived) {
         if (c.write & in_flight && thread_of(c.write) == f->linear_id) c.write = now;
@@ -200,7 +215,8 @@ static __attribute__((noinline)) void check_closely(Races& r, Cell& c, uint8_t& 
     } else if (c.write & in_flight && epoch_of(c.write) >= r.first_epoch) {
         find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
     } else if (unordered(c.write, now) && !(value && value == e.value)) {   // the same value by any of them will do
-        find_race(r, EMU_WRITE_AFTER_WRITE, f, e, c.write);
+        if (e.space && !((c.write | now) & is_atomic)) note_clash(r, f, e, c.write);
+        else find_race(r, EMU_WRITE_AFTER_WRITE, f, e, c.write);
     }
     const Touch reader = unordered(c.read, now) ? c.read : unordered(c.same_warp, now) ? c.same_warp : c.other_warp;
     if (unordered(reader, now) && !(reader & now & is_atomic)) find_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
@@ -221,7 +237,8 @@ static inline bool check(Races& r, Cell& c, uint8_t& value, const Fiber* f, cons
     return true;
 }
 
-static __attribute__((noinline)) void split(const Races& r, Region& region, uintptr_t word, unsigned log_before, unsigned log_piece) {
+static __attribute__((noinline)) void split(const Races& r, Region& region, uintptr_t word, unsigned log_before,
+                                            unsigned log_piece) {
     if (!region.split) region.split = zeros<uint32_t>(r, region.word_count);
     if (!region.cells[log_piece]) make_cells(r, region, log_piece);
     for (uintptr_t byte = 4 * word; byte < 4 * word + 4; byte += 1u << log_piece) {
@@ -289,6 +306,7 @@ static void find_conflict(const Races& first, emu_finding_kind kind, const Races
     finding.other_place = of_b.places[marked_place_id(b)];
     finding.other_block = index_in(launch->grid, block_of(b) - 1);
     finding.other_thread = index_in(launch->block, marked_thread(b));
+    finding.same_warp = block_of(a) == block_of(b) && marked_thread(a) / 32 == marked_thread(b) / 32;
     emu_find(first.tracer->results, finding);
 }
 
@@ -325,6 +343,9 @@ template <bool clusters> static void find_conflicts() {
         if (!all->elements[array]) continue;
         for (uint64_t i = 0; i < (a.high - a.low) / a.element_bytes; i++) {
             const Owned w = lowest<clusters>(array, i, 0, write), updated = lowest<clusters>(array, i, 0, atomic);
+            const Races* clashing = nullptr;
+            for (const Races* r = all; r; r = r->next)
+                if (r->elements[array][i].clash[0]) clashing = r;
             if (w.mark) {
                 const uint32_t block = block_of(w.mark);
                 const Owned w2 = lowest<clusters>(array, i, block, write), r2 = lowest<clusters>(array, i, block, read);
@@ -332,6 +353,11 @@ template <bool clusters> static void find_conflicts() {
                 if (w2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
                 if (a2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *a2.races, a2.mark, *w.races, w.mark);
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *w.races, w.mark);
+                if (w2.mark || a2.mark) clashing = nullptr;
+            }
+            if (clashing) {
+                const Mark(&pair)[2] = clashing->elements[array][i].clash;
+                find_conflict(*all, EMU_WRITE_AFTER_WRITE, *clashing, pair[0], *clashing, pair[1]);
             }
             if (updated.mark) {
                 Owned by = updated, r2 = lowest<clusters>(array, i, block_of(by.mark), read);
@@ -407,7 +433,8 @@ void emu_check_races(Tracer& t) {
             more = true;
             readers[n].next++;
             Region& region = r.regions[e.space];
-            if (region.word_count && !broadcast.goes_on(e, readers[n].who)) broadcast.safe = check_in_block(r, region, f, readers[n].who, e);
+            if (region.word_count && !broadcast.goes_on(e, readers[n].who))
+                broadcast.safe = check_in_block(r, region, f, readers[n].who, e);
             if (e.space && r.elements[e.space - 1]) mark_for_others(r, f, e);
         }
     }

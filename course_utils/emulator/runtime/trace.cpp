@@ -46,17 +46,16 @@ static const Block* owner_of(const Block& b, uintptr_t address) {
     return nullptr;
 }
 
-static unsigned find_array(const Tracer& t, uintptr_t address, unsigned bytes) {
-    for (unsigned i = 0; i < t.array_count; i++)
+static inline unsigned find_among(const Tracer& t, unsigned first, unsigned count, uintptr_t address, unsigned bytes) {
+    for (unsigned i = first; i < first + count; i++)
         if (address >= t.arrays[i].low && address + bytes <= t.arrays[i].high) return i;
     return nowhere;
 }
-
-// The place of a variable among the tracer's arrays; nowhere: it is none that racecheck watches.
-static unsigned find_variable(const Tracer& t, uintptr_t address, unsigned bytes) {
-    for (unsigned i = most_arrays; i < most_arrays + t.variable_count; i++)
-        if (address >= t.arrays[i].low && address + bytes <= t.arrays[i].high) return i;
-    return nowhere;
+static unsigned find_array(const Tracer& t, uintptr_t address, unsigned bytes) {
+    return find_among(t, 0, t.array_count, address, bytes);
+}
+static unsigned find_variable(const Tracer& t, uintptr_t address, unsigned bytes) {   // of those that racecheck watches
+    return find_among(t, most_arrays, t.variable_count, address, bytes);
 }
 
 // Whether an access is in no array and no variable, as memcheck has it: for the recorder, before it happens.
@@ -88,8 +87,9 @@ static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t ad
 
 bool emu_check_bounds(uintptr_t address, size_t bytes, bool is_write, const char* by, uint32_t place) {
     Tracer* t = sanitizer();
-    if (!t || find_array(*t, address, (unsigned)bytes) != nowhere || address - emu_load_base < emu_load_end - emu_load_base) return true;
-    if (owner_of(*t->block, address) || address - (uintptr_t)t->block->own < t->block->own_bytes) return true;   // a prefetch of anything
+    if (!t || find_array(*t, address, (unsigned)bytes) != nowhere) return true;
+    if (address - emu_load_base < emu_load_end - emu_load_base || owner_of(*t->block, address)) return true;
+    if (address - (uintptr_t)t->block->own < t->block->own_bytes) return true;   // who prefetches may mean the thread's own memory
     find_access(*t, emu_current, EMU_OUT_OF_BOUNDS, address, (unsigned)bytes, is_write, place, by);
     return false;
 }
@@ -145,7 +145,8 @@ static inline __attribute__((always_inline)) void record_shared_or_global(Block&
             i = find_array(t, address, bytes);
             if (i == nowhere) of = owner_of(b, address);
             if (i == nowhere && !of) {
-                if (address < emu_load_base || address >= emu_load_end) return find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, !is_read(access), place);
+                if (address < emu_load_base || address >= emu_load_end)
+                    return find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, !is_read(access), place);
                 i = find_variable(t, address, bytes);
                 if (i == nowhere) return;
             }
@@ -363,7 +364,10 @@ static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind ki
 static const Access access_of[] = {Access::read, Access::write, Access::atomic};
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
-    if (kind == EMU_TOUCH_PREFETCH) return (void)emu_check_bounds((uintptr_t)address, bytes, false, "a prefetch", emu_place_of(COUNTER));
+    if (kind == EMU_TOUCH_PREFETCH) {
+        emu_check_bounds((uintptr_t)address, bytes, false, "a prefetch", emu_place_of(COUNTER));
+        return;
+    }
     if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, kind, COUNTER);
     Recorder* r = kind == EMU_TOUCH_WRITE ? emu_recorder() : nullptr;
     if (r) record_step(*r, (uintptr_t)address, bytes, Access::write, emu_place_of(COUNTER), true, false);   // once the warp has met
