@@ -326,14 +326,14 @@ static Fiber* somebody_later(Block& b) {
 static inline Fiber* next_forward(const Block& b, const Fiber* me) {
     const Warp& mine = b.warps[me->warp];
     if (!mine.ready) return first_ready(b, me->warp + 1);
-    const uint32_t later = mine.ready & ~((2u << me->lane) - 1);   // lane 31: 2u << 31 is 0, and none is later
+    const uint32_t later = mine.ready & me->later;
     return mine.fiber[lowest(later ? later : mine.ready)];
 }
 
 static void run_another() {
     Block& b = *emu_block;
     const Fiber* me = emu_current;
-    Fiber* next = b.launch->thread_order == EMU_FORWARD ? next_forward(b, me) : next_in_order(b, me);
+    Fiber* next = __builtin_expect(b.launch->thread_order == EMU_FORWARD, true) ? next_forward(b, me) : next_in_order(b, me);
     if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
     if (!next) next = somebody_later(b);
     if (next) {
@@ -370,9 +370,9 @@ void emu_wait_for_room() {
 extern "C" void emu_yield() {
     Block& b = *emu_block;
     if (emu_current->unsettled) emu_trace_settle(emu_current);
-    if (b.launch->thread_order != EMU_FORWARD) return switch_to(b, next_in_order(b, emu_current));
+    if (__builtin_expect(b.launch->thread_order != EMU_FORWARD, false)) return switch_to(b, next_in_order(b, emu_current));
     const Warp& mine = b.warps[emu_current->warp];
-    uint32_t later = mine.ready & ~((2u << emu_current->lane) - 1);
+    const uint32_t later = mine.ready & emu_current->later;
     switch_to(b, later ? mine.fiber[lowest(later)] : first_ready(b, emu_current->warp + 1));
 }
 
@@ -596,6 +596,7 @@ static void name_fiber(Block& b, unsigned i) {
     f.linear_id = i;
     f.lane = i % 32;
     f.warp = i / 32;
+    f.later = ~((2u << f.lane) - 1);   // of lane 31: 2u << 31 is 0, and none is later
 }
 
 void emu_prepare_block(Block& b, const emu_launch* launch) {

@@ -20,6 +20,7 @@ struct Fiber : emu_thread {
     void* stack_pointer;
     State state;
     bool left_early;                 // through its own `return;`
+    uint32_t later;                  // the lanes of its warp behind it, a bit each
     emu_site waits_at;
     emu_collective* collective;
     PendingCopy* copies;             // cp.async, not yet waited for; the buffer is kept from block to block
