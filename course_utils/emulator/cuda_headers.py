@@ -11,22 +11,22 @@ from pathlib import Path
 
 from cuda.pathfinder import find_nvidia_header_directory
 
-_INTRINSICS = (
-    *("common_functions", "device_double_functions", "device_functions", "math_functions"),
-    *("sm_20_atomic_functions", "sm_20_intrinsics", "sm_30_intrinsics", "sm_32_atomic_functions", "sm_32_intrinsics"),
-    *("sm_35_atomic_functions", "sm_35_intrinsics", "sm_60_atomic_functions", "sm_61_intrinsics"),
-    *("device_atomic_functions", "vector_functions", "texture_indirect_functions", "surface_indirect_functions"),
+_OF_ONE_FILE = (
+    *("common_functions", "device_double_functions", "device_functions", "math_functions", "sm_35_atomic_functions"),
+    *("sm_35_intrinsics", "texture_indirect_functions", "surface_indirect_functions", "device_launch_parameters"),
+    *("host_config", "host_defines", "vector_types", "device_types", "cudart_platform"),
+    *("cuda_runtime", "cuda_runtime_api", "cuda_device_runtime_api"),
+    *(f"crt/{name}" for name in ("common_functions", "cudacc_ext", "host_config", "host_defines", "host_runtime")),
+    "crt/storage_class",
 )
-_IN_CRT = (
-    *("common_functions", "device_double_functions", "device_functions", "math_functions"),
-    *("sm_70_rt", "sm_80_rt", "sm_90_rt", "sm_100_rt", "cudacc_ext", "host_config", "host_defines", "host_runtime"),
-    "storage_class",
+_OF_TWO_FILES = (
+    *("sm_20_atomic_functions", "sm_20_intrinsics", "sm_30_intrinsics", "sm_32_atomic_functions", "sm_32_intrinsics"),
+    *("sm_60_atomic_functions", "sm_61_intrinsics", "device_atomic_functions", "vector_functions"),
+    *(f"crt/{name}" for name in ("device_double_functions", "device_functions", "math_functions")),
+    *(f"crt/sm_{number}_rt" for number in (70, 80, 90, 100)),
 )
 BUILT_IN = frozenset(
-    [f"{name}.{ending}" for name in _INTRINSICS for ending in ("h", "hpp")]
-    + [f"crt/{name}.{ending}" for name in _IN_CRT for ending in ("h", "hpp")]
-    + ["device_launch_parameters.h", "host_config.h", "host_defines.h", "vector_types.h", "device_types.h"]
-    + ["cuda_runtime.h", "cuda_runtime_api.h", "cuda_device_runtime_api.h", "cudart_platform.h"]
+    [*(f"{name}.h" for name in (*_OF_ONE_FILE, *_OF_TWO_FILES)), *(f"{name}.hpp" for name in _OF_TWO_FILES)]
 )
 """What these declare for kernels, NVRTC and the emulator have built in."""
 
