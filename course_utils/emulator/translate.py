@@ -1,7 +1,7 @@
 """From CUDA C++ to C++ that a host compiler takes. Headers do nearly all of it; a few things need the text changed:
 
 - `extern __shared__ T name[];` becomes a pointer into the block's dynamic shared memory, or another name for it;
-- `__shared__ alignas(n)` changes places, since `__shared__` is not one word in C++;
+- `__shared__ alignas(n)` changes places, since in C++ such attributes stand in front of a declaration;
 - inline `asm` becomes calls of functions;
 - `return;` in a kernel's own body tells the runtime that the thread left early, and did not run past a barrier;
 - `#include` names the translated copy of a header on the search path;
@@ -20,6 +20,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from course_utils.emulator import ptx
+from course_utils.emulator.cuda_headers import (
+    AS_NVIDIA_WROTE_IT,
+    BUILT_IN,
+    NAMES_OF_THE_RUNTIME,
+    RUNTIME_TYPES,
+    cuda_folder,
+    plain_types,
+)
 from course_utils.emulator.macros import text_macros, variants
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.source import (
@@ -79,6 +87,9 @@ def translate(code: str, name: str, search_path: list[Path], name_expressions: t
         if end < len(code)  # else a brace is missing, and the compiler says so
     ]
     result.text = _translate_file(code, name, search_path, result, called)
+    if re.search(NAMES_OF_THE_RUNTIME, plain):
+        copy = _copy(cuda_folder() / RUNTIME_TYPES, RUNTIME_TYPES, search_path, result)
+        result.text = f'#include "{copy}"\n{result.text}'
     if name_expressions:
         instances = [f"EMU_ENTRY({i}, {entries[i]})\n" for i in range(len(kernels), len(entries))]
         result.text += "".join(['#line 1 "name_expressions"\n', *instances])
@@ -167,25 +178,61 @@ def _function_of_instructions(plain: str, asm: _Edit, instructions: list[_Edit])
     return declared + len("__device__") if is_all else None
 
 
+_ATTRIBUTE = (  # of alignment and the like; its brackets may hold two levels of others
+    r"(?:alignas|__align__|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)|\[\[[^\]]*\]\]"
+)
+_SPECIFIERS = rf"((?:\s+(?:{_ATTRIBUTE}|[\w:]+(?![\w:])))*?)\s+"  # whole words: there is one way to read them
+_DYNAMIC = re.compile(rf"\b(?:extern{_SPECIFIERS}__shared__|__shared__{_SPECIFIERS}extern)\b(?P<declared>[^;{{}}]*)")
+_DECLARATOR = re.compile(
+    r"\s*(?P<type>.*?)(?P<stars>[*\s]*)\(?\s*\b(?P<name>\w+)\s*\)?\s*(?P<sizes>(?:\[[^]]*\]\s*)*)", flags=re.DOTALL
+)
+
+
 def _shared_declarations(code: str, plain: str, name: str) -> list[_Edit]:
-    edits = []
-    for match in re.finditer(r"\bextern\s+__shared__\b([^;]*);", plain):
-        declared = re.sub(r"__align__\s*\([^)]*\)|alignas\s*\([^)]*\)|__attribute__\s*\(\(.*?\)\)", " ", match[1])
-        parts = re.fullmatch(r"\s*(.*?)\s*\b(\w+)\s*\[\s*\]\s*", declared, flags=re.DOTALL)
-        if not parts or "[" in parts[1]:
+    edits, macros = [], [macro.span() for macro in MACRO.finditer(plain)]
+    for match in _DYNAMIC.finditer(plain):
+        end = next((end for start, end in macros if start < match.start() < end < match.end()), match.end())
+        declared = "".join(filter(None, match.groups()[:2])) + plain[match.start("declared") : end]
+        found = _dynamic_arrays(declared.replace("\\\n", " "))
+        if not found:
             raise CompileError(
                 f"{name}:{_line(code, match.start())}: the emulator takes dynamic shared memory as "
-                f"`extern __shared__ T name[];`, got `{' '.join(match.group().split())}`"
+                f"`extern __shared__ T name[];`, got `{' '.join(code[match.start() : end].split())};`"
             )
-        element, array = parts.groups()
-        if _inside_function(plain[: match.start()]):  # not the other way: in a template, g++ forgets the asm label
-            text = f"{element}* const {array} = ({element}*)emu_dynamic_shared;"
-        else:
-            text = f'extern __thread {element} {array}[] __asm__("emu_dynamic_shared");'
-        edits.append(_Edit(match.start(), match.end(), text))
-    for match in re.finditer(r"\b__shared__(\s+)(alignas\s*\([^;{]*?\))(?=\s+\w)", plain):
+        kind = _local_name if _inside_function(plain[: match.start()]) else _global_name
+        edits.append(_Edit(match.start(), end, "; ".join(kind(*one) for one in found)))
+    for match in re.finditer(rf"\b__shared__(\s+)({_ATTRIBUTE})(?=\s+\w)", plain):
+        if any(edit.start <= match.start() < edit.end for edit in edits):
+            continue
         edits.append(_Edit(match.start(), match.end(), f"{match[2]}{match[1]}__shared__"))
     return edits
+
+
+def _dynamic_arrays(declared: str) -> list[tuple[str, str, str]]:
+    """Type of an element, name and `[]` with what follows it (none: not an array) of all that is declared; nothing
+    where it is no such declaration."""
+    plain = re.sub(rf"{_ATTRIBUTE}|\bstatic\b", " ", declared)
+    first, *others = split_outside_brackets(plain, brackets="()[]{}<>")
+    match = _DECLARATOR.fullmatch(first)
+    of_type = match["type"] if match else ""
+    found = [match, *(_DECLARATOR.fullmatch(f"{of_type} {other}") for other in others)]
+    if not of_type or "(*" in of_type or not all(found):
+        return []
+    return [(f"{' '.join(of_type.split())}{one['stars'].strip()}", one["name"], one["sizes"].strip()) for one in found]
+
+
+def _local_name(element: str, name: str, sizes: str) -> str:
+    """In a function: in a template, g++ would forget the asm label of `_global_name`."""
+    rows = re.sub(r"^\[[^]]*\]", "", sizes)
+    if not sizes:
+        return f"{element}& {name} = *({element}*)emu_dynamic_shared"
+    if not rows:
+        return f"{element}* const {name} = ({element}*)emu_dynamic_shared"
+    return f"{element} (* const {name}){rows} = ({element} (*){rows})emu_dynamic_shared"
+
+
+def _global_name(element: str, name: str, sizes: str) -> str:
+    return f'extern __thread {element} {name}{sizes} __asm__("emu_dynamic_shared")'
 
 
 def _inside_function(before: str) -> bool:
@@ -224,7 +271,7 @@ def _inline_asm(code: str, plain: str, name: str, included: tuple[str, ...], hop
 def _statements(asm: str, name: str, line: int, number: int, hopper: bool) -> str:
     """What an `asm` with this body does, in C++; it is the file's `number`-th."""
     sections = split_outside_brackets(asm, ":")
-    text = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', sections[0])).replace("\\n", " ").replace("\\t", " ")
+    text = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', sections[0])).replace("\\n", "\n").replace("\\t", " ")
     operands = []
     for operand in (o for section in sections[1:3] for o in split_outside_brackets(section) if o.strip()):
         parts = re.fullmatch(r'\s*"[^"]*"\s*\((.*)\)\s*', operand, flags=re.DOTALL)
@@ -253,14 +300,25 @@ def _early_returns(code: str, plain: str) -> list[_Edit]:
 def _includes(code: str, search_path: list[Path], result: Translation) -> list[_Edit]:
     edits = []
     for match in INCLUDE_LINE.finditer(blank_comments(code, strings=False)):
-        path = next((folder / match[1] for folder in search_path if (folder / match[1]).is_file()), None)
+        if match[1] in BUILT_IN:
+            edits.append(_Edit(match.start(), match.end(), ""))
+            continue
+        folders = [*search_path, *([cuda_folder()] if match[1] in AS_NVIDIA_WROTE_IT else [])]
+        path = next((folder / match[1] for folder in folders if (folder / match[1]).is_file()), None)
         if path is None:
             continue  # one of the emulator's own headers, or the compiler says what is missing
-        path = path.resolve()
-        if path not in result.copies:
-            copy = f"{len(result.copies)}_{path.name}"
-            result.copies[path] = copy  # before its text is there: a header may include itself
-            header = path.read_text(encoding="utf-8")
-            result.headers[copy] = _translate_file(header, match[1], [path.parent, *search_path], result)
-        edits.append(_Edit(match.start(), match.end(), f'#include "{result.copies[path]}"'))
+        edits.append(_Edit(match.start(), match.end(), f'#include "{_copy(path, match[1], search_path, result)}"'))
     return edits
+
+
+def _copy(header: Path, name: str, search_path: list[Path], result: Translation) -> str:
+    """The file name of a header's translated copy."""
+    path = header.resolve()
+    if path not in result.copies:
+        copy = f"{len(result.copies)}_{path.name}"
+        result.copies[path] = copy  # before its text is there: a header may include itself
+        text = path.read_text(encoding="utf-8")
+        if name in AS_NVIDIA_WROTE_IT and path.parent == cuda_folder().resolve():
+            text = plain_types(text)
+        result.headers[copy] = _translate_file(text, name, [path.parent, *search_path], result)
+    return result.copies[path]

@@ -334,7 +334,9 @@ def test_such_a_kernel_sees_an_sm_90a_and_others_go_on_seeing_an_sm_80(run_kerne
 
 
 def test_without_that_line_in_the_header_its_instructions_are_an_error_that_says_so(run_kernel):
-    with pytest.raises(CompileError, match=r"bar\.sync 1, 64, but in a kernel whose header says `arch: sm_90a only`"):
+    with pytest.raises(
+        CompileError, match=r"bar\.arrive %0, %1, but in a kernel whose header says `arch: sm_90a only`"
+    ):
         run_kernel(HAND_OVER, (1,), (64,), (torch.zeros(4, 32, dtype=torch.int32), np.int32(4)))
 
 

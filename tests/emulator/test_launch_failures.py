@@ -193,7 +193,7 @@ BROKEN = {
             assert(threadIdx.x != 5 && "five");    // BUG
         }""",
         "trap",
-        r'assert\(threadIdx.x != 5 && "five"\) failed',
+        r'Assertion `threadIdx.x != 5 && "five"` failed',
         (5, 0, 0),
     ),
     "trap": (

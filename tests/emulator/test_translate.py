@@ -72,9 +72,9 @@ def test_a_return_that_stands_in_a_macro_is_an_early_return_too(compiler, run_ke
 
 def test_an_unusual_declaration_of_dynamic_shared_memory_says_what_is_taken():
     with pytest.raises(
-        CompileError, match=r"a\.cu:2: the emulator takes .*, got `extern __shared__ float a\[\], b\[\];`"
+        CompileError, match=r"a\.cu:2: the emulator takes .*, got `extern __shared__ float \(\*f\)\(int\);`"
     ):
-        plain("\nextern __shared__ float a[], b[];")
+        plain("\nextern __shared__ float (*f)(int);")
 
 
 def test_a_kernel_that_the_preprocessor_leaves_out_cannot_be_launched_and_disturbs_no_other(run_kernel):

@@ -21,7 +21,10 @@ template <class T, class Update> EMU_UNSEEN T read_modify_write(T* address, Upda
 
 }  // namespace emu
 
-#define EMU_ATOMIC(name, expression)                                                                                        \
+// For the block and for all of the system they are the same here.
+#define EMU_ATOMIC(name, expression) \
+    EMU_ONE_ATOMIC(name, expression) EMU_ONE_ATOMIC(name##_block, expression) EMU_ONE_ATOMIC(name##_system, expression)
+#define EMU_ONE_ATOMIC(name, expression)                                                                                    \
     template <class T> EMU_INLINE T name(T* address, typename emu::identity<T>::type value) {                               \
         EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);                                                                \
         return emu::read_modify_write(address, [value](T old) -> T { return expression; });                                 \
@@ -37,6 +40,7 @@ EMU_ATOMIC(atomicXor, old ^ value)
 EMU_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
 EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
 #undef EMU_ATOMIC
+#undef EMU_ONE_ATOMIC
 
 #if __CUDA_ARCH__ >= 900   // of two or four neighbours in global memory, each by itself
 template <class T, unsigned count> EMU_INLINE T emu_add_vector(T* address, const float (&by)[count]) {
@@ -53,7 +57,46 @@ EMU_INLINE float2 atomicAdd(float2* address, float2 by) { return emu_add_vector(
 EMU_INLINE float4 atomicAdd(float4* address, float4 by) { return emu_add_vector(address, {by.x, by.y, by.z, by.w}); }
 #endif
 
-template <class T> EMU_INLINE T atomicCAS(T* address, typename emu::identity<T>::type expected, typename emu::identity<T>::type value) {
-    EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);
-    return emu::read_modify_write(address, [=](T now) -> T { return now == expected ? value : now; });
+#define EMU_CAS(name)                                                                                                       \
+    template <class T>                                                                                                      \
+    EMU_INLINE T name(T* address, typename emu::identity<T>::type expected, typename emu::identity<T>::type value) {        \
+        EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);                                                                \
+        return emu::read_modify_write(address, [=](T now) -> T { return now == expected ? value : now; });                  \
+    }
+EMU_CAS(atomicCAS) EMU_CAS(atomicCAS_block) EMU_CAS(atomicCAS_system)
+#undef EMU_CAS
+
+// The compiler's own atomics: order and scope are arguments. Here all of them have the strongest.
+enum { __NV_ATOMIC_RELAXED, __NV_ATOMIC_CONSUME, __NV_ATOMIC_ACQUIRE, __NV_ATOMIC_RELEASE, __NV_ATOMIC_ACQ_REL, __NV_ATOMIC_SEQ_CST };
+enum { __NV_THREAD_SCOPE_THREAD, __NV_THREAD_SCOPE_BLOCK, __NV_THREAD_SCOPE_CLUSTER, __NV_THREAD_SCOPE_DEVICE, __NV_THREAD_SCOPE_SYSTEM };
+#define EMU_FETCH(name, atomic)                                                                                             \
+    template <class T> EMU_INLINE T __nv_atomic_fetch_##name(T* p, typename emu::identity<T>::type by, int, int = 0) {      \
+        return atomic(p, by);                                                                                               \
+    }                                                                                                                       \
+    template <class T> EMU_INLINE void __nv_atomic_##name(T* p, typename emu::identity<T>::type by, int, int = 0) { atomic(p, by); }
+EMU_FETCH(add, atomicAdd) EMU_FETCH(sub, atomicSub) EMU_FETCH(min, atomicMin) EMU_FETCH(max, atomicMax)
+EMU_FETCH(and, atomicAnd) EMU_FETCH(or, atomicOr) EMU_FETCH(xor, atomicXor)
+#undef EMU_FETCH
+template <class T> EMU_INLINE T __nv_atomic_load_n(const T* p, int, int = 0) {
+    EMU_TOUCH(p, sizeof(T), EMU_TOUCH_ATOMIC);
+    return emu::read_modify_write((T*)p, [](T now) -> T { return now; });
 }
+template <class T> EMU_INLINE void __nv_atomic_load(const T* p, T* result, int order, int scope = 0) {
+    *result = __nv_atomic_load_n(p, order, scope);
+}
+template <class T> EMU_INLINE T __nv_atomic_exchange_n(T* p, typename emu::identity<T>::type value, int, int = 0) {
+    return atomicExch(p, value);
+}
+template <class T> EMU_INLINE void __nv_atomic_exchange(T* p, T* value, T* result, int, int = 0) { *result = atomicExch(p, *value); }
+template <class T> EMU_INLINE void __nv_atomic_store_n(T* p, typename emu::identity<T>::type value, int, int = 0) { atomicExch(p, value); }
+template <class T> EMU_INLINE void __nv_atomic_store(T* p, T* value, int, int = 0) { atomicExch(p, *value); }
+template <class T>
+EMU_INLINE bool __nv_atomic_compare_exchange_n(T* p, T* expected, typename emu::identity<T>::type value, bool, int, int, int = 0) {
+    const T before = atomicCAS(p, *expected, value), wanted = *expected;
+    *expected = before;
+    return before == wanted;
+}
+template <class T> EMU_INLINE bool __nv_atomic_compare_exchange(T* p, T* expected, T* value, bool weak, int success, int failure, int scope = 0) {
+    return __nv_atomic_compare_exchange_n(p, expected, *value, weak, success, failure, scope);
+}
+EMU_INLINE void __nv_atomic_thread_fence(int, int scope) { emu_fence(scope > __NV_THREAD_SCOPE_BLOCK); }

@@ -47,11 +47,15 @@
 #define __managed__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __maxnreg__(...)
 #define __cluster_dims__(...)            // translate.py gives them to the kernel's entry
+#define __device_builtin__               // in NVIDIA's headers
+#define __cudart_builtin__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
-#define __shared__ static __thread   // an OS thread runs one block at a time: its thread-local storage is the block's memory
+#define __builtin_align__(n) __align__(n)
+#define __shared__ thread_local      // an OS thread runs one block at a time: its thread-local storage is the block's memory
 
 #if !defined(__clang__)
 #define __builtin_assume(condition) ((void)0)
@@ -100,6 +104,8 @@ template <class To, class From> EMU_INLINE To bit_cast(From from) {
 template <class T> struct identity { typedef T type; };   // keeps a parameter out of template deduction
 }
 
+#define __builtin_bit_cast(T, value) emu::bit_cast<T>(value)
+
 #include "emu_vector_types.h"
 #include "emu_threads.h"
 #include "emu_atomics.h"
@@ -108,6 +114,9 @@ template <class T> struct identity { typedef T type; };   // keeps a parameter o
 #include "emu_float16.h"
 #include "emu_ptx.h"
 #include "emu_memory_ptx.h"
+#include "emu_arithmetic_ptx.h"
+#include "emu_warp_ptx.h"
+#include "emu_mma_ptx.h"
 #if defined(EMU_HOPPER)
 #include "emu_hopper.h"
 #endif
@@ -124,11 +133,19 @@ void* __tsan_memset(void*, int, size_t) noexcept;
 #define memset __tsan_memset
 #endif
 
-#define printf emu_printf
+// How many values it was given: a GPU's printf() returns no number of characters.
+template <class... T> EMU_INLINE int emu_print(const char* format, T... values) {
+    if (!format) return -1;
+    emu_printf(format, values...);
+    return (int)sizeof...(values);
+}
+#define printf emu_print
 #undef assert
-#define assert(condition) ((condition) ? (void)0 : emu_trap("assert(" #condition ") failed", emu_here()))
-EMU_INLINE void __trap(emu_site site = emu_here()) { emu_trap("__trap()", site); }
-EMU_INLINE void __nanosleep(unsigned) { emu_yield(); }
+#if defined(NDEBUG)
+#define assert(condition) ((void)0)
+#else
+#define assert(condition) ((condition) ? (void)0 : emu_assert(#condition, __PRETTY_FUNCTION__, emu_here()))
+#endif
 
 #undef int8_t
 #undef int16_t

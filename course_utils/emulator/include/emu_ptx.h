@@ -10,6 +10,13 @@ EMU_INLINE void* __cvta_shared_to_generic(size_t address) { return emu_shared_po
 EMU_CVTA(global) EMU_CVTA(local) EMU_CVTA(constant) EMU_CVTA(grid_constant)
 #undef EMU_CVTA
 
+EMU_INLINE unsigned __isShared(const void* pointer) { return emu_space_of(pointer) == EMU_SHARED_SPACE; }
+EMU_INLINE unsigned __isLocal(const void* pointer) { return emu_space_of(pointer) == EMU_LOCAL_SPACE; }
+EMU_INLINE unsigned __isGlobal(const void* pointer) { return emu_space_of(pointer) == EMU_GLOBAL_SPACE; }
+// Constants lie among the variables here, and parameters are copied: a pointer does not say that it is one.
+EMU_INLINE unsigned __isConstant(const void*) { return 0; }
+EMU_INLINE unsigned __isGridConstant(const void*) { return 0; }
+
 namespace emu { namespace ptx {
 
 // mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32 and .m16n8k32.row.col.f32.e4m3.e4m3.f32:
@@ -181,7 +188,5 @@ EMU_INLINE unsigned long long nowhere() { return 0; }
 template <class Format, class Pair> EMU_INLINE void cvt_pair(Pair& result, float upper, float lower) {
     result = (Pair)((unsigned)Format::round(upper) << Format::bits | Format::round(lower));
 }
-EMU_INLINE unsigned joined(unsigned short lower, unsigned short upper) { return (unsigned)upper << 16 | lower; }
-EMU_INLINE unsigned long long joined(unsigned lower, unsigned upper) { return (unsigned long long)upper << 32 | lower; }
 
 } }  // namespace emu::ptx

@@ -12,9 +12,23 @@ EMU_INLINE int __syncthreads_count(int predicate, emu_site site = emu_here()) { 
 EMU_INLINE int __syncthreads_or(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site) != 0; }
 EMU_INLINE int __syncthreads_and(int predicate, emu_site site = emu_here()) { return emu_barrier(!predicate, site) == 0; }
 // Clocks count the turns that threads have taken: they grow, and mean nothing else.
+typedef long clock_t;
 EMU_INLINE long long clock64() { return (long long)emu_steps(); }
-EMU_INLINE int clock() { return (int)emu_steps(); }
+EMU_INLINE clock_t clock() { return (int)emu_steps(); }
 EMU_INLINE unsigned long long __globaltimer() { return emu_steps(); }
+// Barriers by number: those of all threads of the block are what __syncthreads() is.
+EMU_INLINE void __barrier_sync(unsigned, emu_site site = emu_here()) { emu_barrier(0, site); }
+EMU_INLINE void __barrier_sync_count(unsigned, unsigned threads, emu_site site = emu_here()) {
+    const emu_dim3 d = emu_self()->block_dim;
+    if (threads != (d.x * d.y * d.z + 31) / 32 * 32)
+        emu_trap("a barrier of some threads of a block: the emulator has it in kernels whose header says `arch: sm_90a only`", site);
+    emu_barrier(0, site);
+}
+EMU_INLINE unsigned __activemask(emu_site site = emu_here()) { return emu_active_mask(site); }
+EMU_INLINE void __nanosleep(unsigned) { emu_yield(); }
+EMU_INLINE void __trap(emu_site site = emu_here()) { emu_trap("__trap()", site); }
+EMU_INLINE void __brkpt() {}
+EMU_INLINE void __prof_trigger(int) {}
 EMU_INLINE void __threadfence() { emu_fence(true); }
 EMU_INLINE void __threadfence_block() { emu_fence(false); }
 EMU_INLINE void __threadfence_system() { emu_fence(true); }
@@ -150,6 +164,10 @@ EMU_INLINE int __any_sync(unsigned mask, int predicate, emu_site site = emu_here
 EMU_INLINE int __all_sync(unsigned mask, int predicate, emu_site site = emu_here()) {
     return emu::ballot(mask, !predicate, "__all_sync()", site) == 0;
 }
+EMU_INLINE int __uni_sync(unsigned mask, int predicate, emu_site site = emu_here()) {
+    const unsigned ballot = emu::ballot(mask, predicate, "__uni_sync()", site);
+    return ballot == 0 || ballot == emu::ballot(mask, 1, "__uni_sync()", site);
+}
 template <class T> EMU_INLINE unsigned __match_any_sync(unsigned mask, T value, emu_site site = emu_here()) {
     emu::match<T> mine;
     mine.value = value;
@@ -177,3 +195,13 @@ EMU_REDUCE(and, a & b)
 EMU_REDUCE(or, a | b)
 EMU_REDUCE(xor, a ^ b)
 #undef EMU_REDUCE
+
+// The `offset`-th set bit from a place on, upwards or downwards; 0: the place itself.
+EMU_INLINE unsigned __fns(unsigned mask, unsigned from, int offset) {
+    const int step = offset < 0 ? -1 : 1;
+    int left = offset < 0 ? -offset : offset;
+    if (left == 0) return mask >> (from & 31) & 1 ? from : ~0u;
+    for (int at = (int)from; at >= 0 && at < 32; at += step)
+        if (mask >> at & 1 && --left == 0) return (unsigned)at;
+    return ~0u;
+}

@@ -65,6 +65,7 @@ struct emu_bulk_more {
 };
 
 enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC, EMU_TOUCH_PREFETCH };   // the last has bounds, no more
+enum emu_space { EMU_GLOBAL_SPACE, EMU_SHARED_SPACE, EMU_LOCAL_SPACE };
 
 extern "C" {
 __attribute__((const)) const emu_thread* emu_self();      // a fiber never changes its thread: safe to hoist
@@ -125,6 +126,9 @@ void emu_bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barri
 void emu_store_async(unsigned to, const void* values, unsigned bytes, unsigned barrier, emu_site site);   // st.async
 
 size_t emu_shared_bytes();                                 // of the shared-memory window
+unsigned emu_dynamic_shared_bytes();                       // that the launch asked for
+emu_space emu_space_of(const void* pointer);
+unsigned emu_active_mask(emu_site site);                   // __activemask(): the lanes that come here before all others wait
 
 void emu_count_exponential();                             // ex2.approx, while the block is traced
 void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind);   // an access, at the line of the caller
@@ -133,5 +137,6 @@ void emu_fence(bool between_blocks);                      // __threadfence(), __
 int emu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void emu_yield();                                         // __nanosleep(): let the other threads of the block go on
 [[noreturn]] void emu_trap(const char* message, emu_site site);
+[[noreturn]] void emu_assert(const char* condition, const char* function, emu_site site);   // a failed assert()
 [[noreturn]] void emu_misuse(const char* message, emu_site site);   // the same, of an instruction of sm_90a: asynccheck's
 }

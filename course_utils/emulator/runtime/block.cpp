@@ -322,6 +322,22 @@ static Fiber* somebody_later(Block& b) {
     return nullptr;
 }
 
+static bool same_place(emu_site a, emu_site b) { return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)); }
+
+// No other lane of the warp can go on before these do: those that called __activemask() in one place are active together.
+static __attribute__((noinline)) void open_active_mask(Warp& w) {
+    const emu_site site = w.fiber[lowest(w.gathering)]->waits_at;
+    uint32_t together = 0;
+    for (uint32_t m = w.gathering; m; m &= m - 1)
+        if (same_place(w.fiber[lowest(m)]->waits_at, site)) together |= m & -m;
+    w.gathering &= ~together;
+    for (uint32_t m = together; m; m &= m - 1) {
+        Fiber* f = w.fiber[lowest(m)];
+        f->active_mask = together;
+        make_ready(w, f);
+    }
+}
+
 // The next thread to run after one that cannot: a later lane of its warp, an earlier one, another warp.
 static inline Fiber* next_forward(const Block& b, const Fiber* me) {
     const Warp& mine = b.warps[me->warp];
@@ -333,6 +349,8 @@ static inline Fiber* next_forward(const Block& b, const Fiber* me) {
 static void run_another() {
     Block& b = *emu_block;
     const Fiber* me = emu_current;
+    Warp& mine = b.warps[me->warp];
+    if (mine.gathering && !mine.ready) open_active_mask(mine);
     Fiber* next = __builtin_expect(b.launch->thread_order == EMU_FORWARD, true) ? next_forward(b, me) : next_in_order(b, me);
     if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
     if (!next) next = somebody_later(b);
@@ -370,15 +388,15 @@ void emu_wait_for_room() {
 extern "C" void emu_yield() {
     Block& b = *emu_block;
     if (emu_current->unsettled) emu_trace_settle(emu_current);
-    if (__builtin_expect(b.launch->thread_order != EMU_FORWARD, false)) return switch_to(b, next_in_order(b, emu_current));
-    const Warp& mine = b.warps[emu_current->warp];
+    Warp& mine = b.warps[emu_current->warp];
     const uint32_t later = mine.ready & emu_current->later;
+    const bool forward = b.launch->thread_order == EMU_FORWARD;
+    if (mine.gathering && !(later && forward)) open_active_mask(mine);   // the lane that calls this may wait for them
+    if (__builtin_expect(!forward, false)) return switch_to(b, next_in_order(b, emu_current));
     switch_to(b, later ? mine.fiber[lowest(later)] : first_ready(b, emu_current->warp + 1));
 }
 
 // ---- __syncthreads()
-
-static bool same_place(emu_site a, emu_site b) { return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)); }
 
 // Threads that left through `return;` count as arrived, as on the hardware. One that ran past the barrier is an error.
 static void open_barrier(Block& b) {
@@ -453,6 +471,14 @@ extern "C" void emu_collect(emu_collective* mine) {
     if (mine->mask & w.ready || !complete(w, f)) run_another();
 }
 
+extern "C" unsigned emu_active_mask(emu_site site) {
+    Fiber* f = emu_current;
+    emu_block->warps[f->warp].gathering |= bit(f->lane);
+    stop_running(f, State::at_active_mask, site);
+    run_another();
+    return f->active_mask;
+}
+
 extern "C" void emu_absent_lane(const emu_collective* reads, unsigned lane, unsigned source) {
     if (!sanitizing()) return;
     const Warp& w = emu_block->warps[emu_current->warp];
@@ -469,6 +495,14 @@ extern "C" void emu_leave() { emu_current->left_early = true; }
 
 extern "C" void emu_trap(const char* message, emu_site site) {
     fail(EMU_TRAP, emu_current, site, "%s", message);
+}
+
+// In a GPU's words, but for file and line, which the report has.
+extern "C" void emu_assert(const char* condition, const char* function, emu_site site) {
+    const Fiber* f = emu_current;
+    const emu_dim3 b = f->block_idx, t = f->thread_idx;
+    fail(EMU_TRAP, f, site, "%s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.", function, b.x, b.y, b.z, t.x, t.y, t.z,
+         condition);
 }
 
 extern "C" void emu_misuse(const char* message, emu_site site) {
@@ -532,6 +566,13 @@ static int find_window(dl_phdr_info* info, size_t, void* argument) {
 }
 
 extern "C" unsigned emu_shared_offset(const void* pointer) { return (unsigned)((const char*)pointer - emu_block->shared_low); }
+extern "C" unsigned emu_dynamic_shared_bytes() { return emu_block->launch->dynamic_shared; }
+extern "C" emu_space emu_space_of(const void* pointer) {
+    const Block& b = *emu_block;
+    const char* p = (const char*)pointer;
+    if (p >= b.own && p < b.own + b.own_bytes) return EMU_LOCAL_SPACE;
+    return p >= b.shared_low && p < b.shared_high ? EMU_SHARED_SPACE : EMU_GLOBAL_SPACE;
+}
 extern "C" size_t emu_shared_bytes() { return (size_t)(emu_block->shared_high - emu_block->shared_low); }
 
 // Apart from emu_shared_pointer(), which every ldmatrix calls.

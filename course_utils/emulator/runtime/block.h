@@ -7,7 +7,7 @@
 #include "launch.h"
 
 enum class State : uint8_t {
-    ready, at_barrier, at_named_barrier, at_mbarrier, at_warpgroup, at_cluster_barrier, for_registers, in_collective, log_full, for_turn, done
+    ready, at_barrier, at_named_barrier, at_mbarrier, at_warpgroup, at_cluster_barrier, for_registers, in_collective, at_active_mask, log_full, for_turn, done
 };
 
 struct Tracer;
@@ -25,6 +25,7 @@ struct Fiber : emu_thread {
     emu_collective* collective;
     PendingCopy* copies;             // cp.async, not yet waited for; the buffer is kept from block to block
     unsigned copy_count, copy_capacity, copy_group;
+    uint32_t active_mask;            // what __activemask() gives
     unsigned barrier;                // where it waits: the number of a named barrier, or an mbarrier's shared address,
     unsigned parity;                 // and the parity of the phase that is to be over
     unsigned bulk_group;             // of the bulk stores that it starts now
@@ -49,6 +50,7 @@ static inline __attribute__((always_inline)) void emu_land(Fiber* f, const Pendi
 
 struct Warp {
     uint32_t live, ready;            // one bit a lane
+    uint32_t gathering;              // the lanes in __activemask()
     uint32_t syncs;                  // __syncwarp()s so far, while the block is traced
     Fiber* fiber[32];
 };
