@@ -66,14 +66,23 @@ EMU_INLINE float4 atomicAdd(float4* address, float4 by) { return emu_add_vector(
 EMU_CAS(atomicCAS) EMU_CAS(atomicCAS_block) EMU_CAS(atomicCAS_system)
 #undef EMU_CAS
 
-// The compiler's own atomics: order and scope are arguments. Here all of them have the strongest.
+// The compiler's own atomics: order and scope are arguments. Here all of them have the strongest order; the sanitizer hears of
+// that which was asked for.
 enum { __NV_ATOMIC_RELAXED, __NV_ATOMIC_CONSUME, __NV_ATOMIC_ACQUIRE, __NV_ATOMIC_RELEASE, __NV_ATOMIC_ACQ_REL, __NV_ATOMIC_SEQ_CST };
 enum { __NV_THREAD_SCOPE_THREAD, __NV_THREAD_SCOPE_BLOCK, __NV_THREAD_SCOPE_CLUSTER, __NV_THREAD_SCOPE_DEVICE, __NV_THREAD_SCOPE_SYSTEM };
+namespace emu {
+EMU_INLINE void release(int order, int scope) {
+    if (order >= __NV_ATOMIC_RELEASE) emu_fence(scope != __NV_THREAD_SCOPE_BLOCK);
+}
+}
 #define EMU_FETCH(name, atomic)                                                                                             \
-    template <class T> EMU_INLINE T __nv_atomic_fetch_##name(T* p, typename emu::identity<T>::type by, int, int = 0) {      \
+    template <class T> EMU_INLINE T __nv_atomic_fetch_##name(T* p, typename emu::identity<T>::type by, int order, int scope = 0) { \
+        emu::release(order, scope);                                                                                         \
         return atomic(p, by);                                                                                               \
     }                                                                                                                       \
-    template <class T> EMU_INLINE void __nv_atomic_##name(T* p, typename emu::identity<T>::type by, int, int = 0) { atomic(p, by); }
+    template <class T> EMU_INLINE void __nv_atomic_##name(T* p, typename emu::identity<T>::type by, int order, int scope = 0) { \
+        __nv_atomic_fetch_##name(p, by, order, scope);                                                                      \
+    }
 EMU_FETCH(add, atomicAdd) EMU_FETCH(sub, atomicSub) EMU_FETCH(min, atomicMin) EMU_FETCH(max, atomicMax)
 EMU_FETCH(and, atomicAnd) EMU_FETCH(or, atomicOr) EMU_FETCH(xor, atomicXor)
 #undef EMU_FETCH
@@ -84,14 +93,23 @@ template <class T> EMU_INLINE T __nv_atomic_load_n(const T* p, int, int = 0) {
 template <class T> EMU_INLINE void __nv_atomic_load(const T* p, T* result, int order, int scope = 0) {
     *result = __nv_atomic_load_n(p, order, scope);
 }
-template <class T> EMU_INLINE T __nv_atomic_exchange_n(T* p, typename emu::identity<T>::type value, int, int = 0) {
+template <class T> EMU_INLINE T __nv_atomic_exchange_n(T* p, typename emu::identity<T>::type value, int order, int scope = 0) {
+    emu::release(order, scope);
     return atomicExch(p, value);
 }
-template <class T> EMU_INLINE void __nv_atomic_exchange(T* p, T* value, T* result, int, int = 0) { *result = atomicExch(p, *value); }
-template <class T> EMU_INLINE void __nv_atomic_store_n(T* p, typename emu::identity<T>::type value, int, int = 0) { atomicExch(p, value); }
-template <class T> EMU_INLINE void __nv_atomic_store(T* p, T* value, int, int = 0) { atomicExch(p, *value); }
+template <class T> EMU_INLINE void __nv_atomic_exchange(T* p, T* value, T* result, int order, int scope = 0) {
+    *result = __nv_atomic_exchange_n(p, *value, order, scope);
+}
+template <class T> EMU_INLINE void __nv_atomic_store_n(T* p, typename emu::identity<T>::type value, int order, int scope = 0) {
+    __nv_atomic_exchange_n(p, value, order, scope);
+}
+template <class T> EMU_INLINE void __nv_atomic_store(T* p, T* value, int order, int scope = 0) {
+    __nv_atomic_exchange_n(p, *value, order, scope);
+}
 template <class T>
-EMU_INLINE bool __nv_atomic_compare_exchange_n(T* p, T* expected, typename emu::identity<T>::type value, bool, int, int, int = 0) {
+EMU_INLINE bool __nv_atomic_compare_exchange_n(T* p, T* expected, typename emu::identity<T>::type value, bool, int order, int,
+                                               int scope = 0) {
+    emu::release(order, scope);
     const T before = atomicCAS(p, *expected, value), wanted = *expected;
     *expected = before;
     return before == wanted;
