@@ -12,9 +12,7 @@ from course_utils.nvidia.arithmetic import compare, table
 from course_utils.nvidia.arithmetic.expressions import expressions, functions_called
 from tests.helpers.all_of import all_of
 
-# Takes all of cuda_fp16.h, cuda_bf16.h and cuda_fp8.h.
-SIXTEEN_AND_EIGHT_BITS = {"16-bit casts", "16-bit operators", "f16", "bf16", "fp8"}
-GROUPS = {group: tuple(those) for group, those in table.groups().items() if group not in SIXTEEN_AND_EIGHT_BITS}
+GROUPS = {group: tuple(those) for group, those in table.groups().items()}
 EVERY = 4  # of a large group: `make test` has one expression of so many, of each type some
 
 
