@@ -15,6 +15,12 @@ from course_utils.nvidia.arithmetic.tolerances import allowed
 from course_utils.nvidia.arithmetic.types import TYPES, Type, to_float
 from course_utils.nvidia.arithmetic.values import arguments
 
+# By the names of expressions: why the emulator does not give the same, and is not to.
+EXPLAINED = {
+    "(a, (unsigned)3e10) [u8]": "NVRTC makes cvt.rzi.u32.f64 of it, which would give 4294967295; ptxas computes it while it "
+    "compiles, modulo 2 ** 32. Of a variable silicon gives 4294967295."
+}
+
 
 class Difference(NamedTuple):
     """An expression for which the emulator and silicon differ: in how many values, and the first of them."""
@@ -25,14 +31,15 @@ class Difference(NamedTuple):
 
 
 def differences(rows: Iterable[Row], results: Mapping[Expression, Result]) -> list[Difference]:
-    """What the emulator gives otherwise than the record says. An expression that the record lacks is one, too."""
+    """What the emulator gives otherwise than the record says, unless it is explained. An expression that the record
+    lacks is one, too."""
     recorded = {str(row["name"]): row for row in rows}
     found = []
     for expression, ours in results.items():
         row = recorded.get(expression.name)
         theirs = None if row is None else from_row(row, expression.signature)
         difference = Difference(expression, 1, "not recorded") if theirs is None else _one(expression, ours, theirs)
-        if difference:
+        if difference and expression.name not in EXPLAINED:
             found.append(difference)
     return found
 
