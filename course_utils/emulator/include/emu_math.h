@@ -103,6 +103,11 @@ enum class rounding_mode : int { to_nearest = 0, up = 0x400000, down = 0x800000,
 enum class rounding_mode : int { to_nearest = 0, down = 0x400, up = 0x800, to_zero = 0xc00 };
 #endif
 template <class T> EMU_INLINE void settle(T& x) { __asm__ volatile("" : "+m"(x)); }
+template <class To, class From> EMU_INLINE To converted(From x) {      // of 0, clang makes -0 on the way down
+    To y = (To)x;
+    settle(y);
+    return x ? y : 0;
+}
 template <class Operation, class... T> EMU_INLINE auto rounded(rounding_mode how, Operation operation, T... x) {
     fesetround((int)how);
     (settle(x), ...);
@@ -280,12 +285,12 @@ EMU_INLINE float rsqrt(float x) { return rsqrtf(x); }
 EMU_ARITHMETIC(float, f, fmaf, sqrtf)
 EMU_ARITHMETIC(double, d, fma, sqrt)
 EMU_EVERY_ROUNDING(float, __fmaf_ieee, (float x, float y, float z), fmaf(x, y, z), x, y, z)
-EMU_EVERY_ROUNDING(float, __int2float, (int x), x ? (float)x : 0, x)        // else clang makes -0 of it on the way down
-EMU_EVERY_ROUNDING(float, __uint2float, (unsigned x), x ? (float)x : 0, x)
-EMU_EVERY_ROUNDING(float, __ll2float, (long long x), x ? (float)x : 0, x)
-EMU_EVERY_ROUNDING(float, __ull2float, (unsigned long long x), x ? (float)x : 0, x)
-EMU_EVERY_ROUNDING(double, __ll2double, (long long x), x ? (double)x : 0, x)
-EMU_EVERY_ROUNDING(double, __ull2double, (unsigned long long x), x ? (double)x : 0, x)
+EMU_EVERY_ROUNDING(float, __int2float, (int x), emu::converted<float>(x), x)
+EMU_EVERY_ROUNDING(float, __uint2float, (unsigned x), emu::converted<float>(x), x)
+EMU_EVERY_ROUNDING(float, __ll2float, (long long x), emu::converted<float>(x), x)
+EMU_EVERY_ROUNDING(float, __ull2float, (unsigned long long x), emu::converted<float>(x), x)
+EMU_EVERY_ROUNDING(double, __ll2double, (long long x), emu::converted<double>(x), x)
+EMU_EVERY_ROUNDING(double, __ull2double, (unsigned long long x), emu::converted<double>(x), x)
 EMU_EVERY_ROUNDING(float, __double2float, (double x), (float)x, x)
 #undef EMU_ARITHMETIC
 #undef EMU_EVERY_ROUNDING

@@ -17,8 +17,8 @@ from course_utils.nvidia.arithmetic.values import arguments
 
 # By the names of expressions: why the emulator does not give the same, and is not to.
 EXPLAINED = {
-    "(a, (unsigned)3e10) [u8]": "NVRTC makes cvt.rzi.u32.f64 of it, which would give 4294967295; ptxas computes it while it "
-    "compiles, modulo 2 ** 32. Of a variable silicon gives 4294967295."
+    "(a, (unsigned)3e10) [u8]": "NVRTC makes cvt.rzi.u32.f64 of it, which gives 4294967295 of a variable; a constant "
+    "ptxas converts while it compiles, modulo 2 ** 32."
 }
 
 
