@@ -26,7 +26,7 @@ from course_utils.bench import (
     start_here,
 )
 from course_utils.measured import Measurement, Row
-from course_utils.nvidia import bottlenecks, silicon, validation
+from course_utils.nvidia import arithmetic, bottlenecks, silicon, validation
 from course_utils.nvidia import measure as nvidia
 
 
@@ -98,6 +98,10 @@ def _silicon(rows: list[Row]) -> View:
     return View([silicon.summary(found), [row for row in found if row["difference"]]])
 
 
+def _arithmetic(rows: list[Row]) -> View:
+    return View([arithmetic.summary(rows)])
+
+
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "00_start_here": start_here.start_here,
     "01_attention_basics": attention_basics.naive_steps,
@@ -151,6 +155,12 @@ SUBJECTS: dict[str, Subject] = {
         dict.fromkeys(("json", "record"), False),
         functools.partial(measured.load, "silicon"),
         _silicon,
+    ),
+    "arithmetic": Subject(
+        arithmetic.measure_arithmetic,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "arithmetic"),
+        _arithmetic,
     ),
     "sanitizer": Subject(
         nvidia.measure_sanitizer,

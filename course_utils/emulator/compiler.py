@@ -25,6 +25,7 @@ from pathlib import Path
 
 from cuda.pathfinder import find_nvidia_header_directory
 
+from course_utils.emulator.exact import exact
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
 
@@ -41,6 +42,7 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
         "fiber",
         "findings",
         "block",
+        "undefined",
         "async_counters",
         "async_rules",
         "recorder",
@@ -137,8 +139,9 @@ def _processor() -> str:
 
 @functools.cache
 def _own_files() -> str:
-    """Of all that goes into a build and does not come with the kernel: this file has the flags of the linker, too."""
-    files = sorted([*HERE.glob("runtime/*"), *HERE.glob("include/**/*.h"), HERE / "compiler.py"])
+    """Of all that goes into a build and does not come with the kernel: compiler.py has the flags of the linker, too."""
+    python = [HERE / "compiler.py", HERE / "exact.py"]
+    files = sorted([*HERE.glob("runtime/*"), *HERE.glob("include/**/*.h"), *python])
     parts = [part for file in files for part in (str(file.relative_to(HERE)).encode(), file.read_bytes())]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
@@ -156,11 +159,43 @@ def _key(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(str, (*parts, _processor(), _own_files()))).encode()).hexdigest()[:24]
 
 
+def exact_compiler(compiler: Compiler) -> Compiler:
+    """What builds kernels in which a float that does not fit into an integer, and a shift by too many bits, become what
+    they become on a GPU: clang, by exact.py. g++ only finds them.
+
+    Raises CompileError where there is none.
+    """
+    if compiler.kind != "gcc":
+        return compiler
+    found = _on_path("clang++") or _zig()
+    if found is None:
+        raise CompileError(
+            "a float became an integer that it does not fit into, or a shift was by too many bits. A GPU defines what "
+            "this gives, and C++ does not: for the emulator to give the same, `pip install ziglang`, or install clang++"
+        )
+    return found
+
+
+def _kernel_flags(compiler: Compiler, build: Build) -> list[str]:
+    """Those of the runtime, and what a kernel alone is asked for."""
+    flags = _flags(compiler, build)
+    if compiler.kind != "gcc":
+        return [*flags, "-fno-strict-float-cast-overflow"]  # exact.py
+    undefined = "float-cast-overflow,shift-exponent"
+    return [*flags, f"-fsanitize={undefined}", f"-fno-sanitize-recover={undefined}"]  # runtime/undefined.cpp
+
+
 def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     # No contraction to FMA and no type-based aliasing: a kernel gives the same bits with every compiler, and may
     # reinterpret floats as CUDA code does. Endless loops stay endless (C++ would let the compiler delete them).
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w", "-gdwarf-4"]
-    flags += ["-ffp-contract=off", "-fno-strict-aliasing", "-fno-finite-loops", "-fno-threadsafe-statics"]
+    flags += [
+        "-ffp-contract=off",
+        "-fsigned-char",
+        "-fno-strict-aliasing",
+        "-fno-finite-loops",
+        "-fno-threadsafe-statics",
+    ]
     # A local array larger than a page must not reach over the guard page below a stack. Without sibling calls, a crash
     # in a function of libc finds the line that called it.
     flags += ["-fstack-clash-protection", "-fno-optimize-sibling-calls"]
@@ -284,11 +319,27 @@ def shared_builds(compiler: Compiler) -> list[Path]:
     built = [build_runtime(compiler)]
     if compiler.kind == "gcc":
         built += [
-            _build_prelude(compiler, _flags(compiler, build), prelude)
+            _build_prelude(compiler, _kernel_flags(compiler, build), prelude)
             for build in (Build.PLAIN, Build.TRACED)
             for prelude in (PRELUDE, PRELUDE_FLOAT16)
         ]
     return built
+
+
+def _compile(compiler: Compiler, flags: list[str], prelude: list[str], name: str, folder: Path) -> None:
+    """kernels.o of kernels.cpp: by clang with a GPU's conversions and shifts."""
+    command = [*compiler.command, *flags]
+    if compiler.kind == "gcc":
+        _run([*command, *prelude, "-c", "kernels.cpp", "-o", "kernels.o"], name, folder)
+        return
+    ir = folder / "kernels.ll"
+    _run(
+        [*command, *prelude, *"-Xclang -disable-llvm-passes -S -emit-llvm kernels.cpp -o".split(), ir.name],
+        name,
+        folder,
+    )
+    ir.write_text(exact(ir.read_text(encoding="utf-8")), encoding="utf-8")
+    _run([*command, "-c", ir.name, "-o", "kernels.o"], name, folder)
 
 
 def build_kernels(
@@ -298,14 +349,15 @@ def build_kernels(
     options: list[str],
     name: str,
     build: Build = Build.PLAIN,
+    runtime: Path | None = None,
 ) -> Path:
-    """The shared library of a translated kernel file.
+    """The shared library of a translated kernel file. runtime: what it calls, None: the one by the same compiler.
 
     Raises HostRefusal with the compiler's log.
     """
-    runtime = build_runtime(compiler)
-    of_prelude = [*_flags(compiler, build), *(option for option in options if option == FOR_HOPPER)]
-    flags = [*_flags(compiler, build), *options]
+    runtime = runtime or build_runtime(compiler)
+    of_prelude = [*_kernel_flags(compiler, build), *(option for option in options if option == FOR_HOPPER)]
+    flags = [*_kernel_flags(compiler, build), *options]
     library = cache_folder() / f"kernels-{_key(compiler, flags, runtime.name, text, sorted(headers.items()))}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
@@ -321,9 +373,8 @@ def build_kernels(
             prelude = ["-include", begins_with, "-include", NVRTC_MACROS]
             prelude += [f"-I{place}" for place in (*places, ".", HERE / "include")]
             prelude += ["-isystem", f"{CUDA_HEADERS}/cccl"]
-            command = [*compiler.command, *flags, *prelude, "-c", "kernels.cpp", "-o", "kernels.o"]
             try:
-                _run(command, name, Path(folder))
+                _compile(compiler, flags, prelude, name, Path(folder))
             except CompileError as error:
                 raise HostRefusal(str(error), error.log) from None
             _link(compiler, library.name, ["kernels.o", str(runtime)], Path(folder))

@@ -21,6 +21,7 @@ from course_utils.emulator.compiler import (
     HostRefusal,
     build_kernels,
     build_runtime,
+    exact_compiler,
     find_compiler,
 )
 from course_utils.emulator.debug_lines import DebugLines
@@ -107,13 +108,21 @@ class _Library:
     """A compiled kernel file, loaded into this process."""
 
     def __init__(
-        self, compiler: Compiler, translated: Translation, options: list[str], name: str, build: Build
+        self,
+        translated: Translation,
+        options: list[str],
+        name: str,
+        runtime_path: Path,
+        compiler: Compiler,
+        build: Build,
     ) -> None:
         self._translated = translated
         self._name = name
         self._is_of_gcc = compiler.kind == "gcc"
-        self.path = build_kernels(compiler, translated.text, translated.headers, options, name, build)
-        self.runtime_path = build_runtime(compiler)
+        self.path = build_kernels(
+            compiler, translated.text, translated.headers, options, name, build, runtime=runtime_path
+        )
+        self.runtime_path = runtime_path
         _load_runtime(self.runtime_path)
         try:
             self.functions = ctypes.CDLL(str(self.path))
@@ -233,14 +242,16 @@ class EmulatedModule:
         search_path = [code.path.parent] if isinstance(code, KernelSource) else []
         search_path += [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]
         self._kernels = find_kernels(code)
-        self._libraries: dict[Build, _Library] = {}
+        self._libraries: dict[tuple[Compiler, Build], _Library] = {}
         self._hopper = hopper
         self._verdict = Verdict(code, _architectures(presented), options, name_expressions)
         try:
             translated = translate(code, self.name, search_path, name_expressions)
             self._originals = translated.originals
             self._uses_mbarriers = any(_OF_MBARRIERS.search(text) for text in translated.originals.values())
-            self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
+            self._compiler = find_compiler(compiler)
+            runtime = build_runtime(self._compiler)
+            self._build = functools.partial(_Library, translated, host_options, self.name, runtime)
             # The one that a launch would take here and now: many a module is only ever watched, or never.
             self._first = self._library(Build.TRACED if tracing.active() else Build.PLAIN)
         except CompileError:
@@ -250,14 +261,15 @@ class EmulatedModule:
 
     def _library(self, build: Build) -> _Library:
         """For launches that are watched like that; built at the first of them."""
-        if build not in self._libraries:
+        key = self._compiler, build
+        if key not in self._libraries:
             try:
-                self._libraries[build] = self._build(build)
+                self._libraries[key] = self._build(*key)
             except HostRefusal as refused:
                 if not self._verdict.is_taken():  # whose fault it is nobody can say: there is no NVRTC
                     raise
                 raise CompileError(shortfall(refused.log, self._originals, self.name), refused.log) from None
-        return self._libraries[build]
+        return self._libraries[key]
 
     # ---- looking things up
 
@@ -405,10 +417,14 @@ class EmulatedModule:
         which a kernel that does not end has not. It takes a time limit: where this run has failed, that one may not
         end."""
         library = self._library(Build.PLAIN if not watch else Build.RECORDED if watch.record else Build.TRACED)
+        again = functools.partial(
+            self._run, function, grid, block, cluster, arguments, shared_mem, watch, keep=keep, find=find
+        )
         if watch and watch.sanitize:
             watch = replace(watch, fences=library.has_fences)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
-        global_variables = list(self._globals.values())
+        # Of two compilers one may leave out a variable that nothing uses.
+        global_variables = [variable for name, variable in self._globals.items() if name in library.symbols]
         on_a_gpu = watch is not None and not watch.record
         with DeviceMemory(arrays, launch.front_bytes(global_variables, watch), as_on_a_gpu=on_a_gpu) as memory:
             values = [
@@ -438,6 +454,9 @@ class EmulatedModule:
                 functions=library.recorded_functions if watch and watch.record else (),
                 statements=library.statements if watch and watch.record else (),
             )
+            if ended.report.outcome == report.UNDEFINED:
+                self._compiler = exact_compiler(self._compiler)
+                return again()
             is_endless = ended.report.outcome == report.TIME_LIMIT or (
                 ended.recorded is not None and ended.recorded.full
             )

@@ -11,6 +11,7 @@ from course_utils.emulator.launcher import Dim3
 from course_utils.toolchain.errors import KernelError
 
 RUNNING, FINISHED, CRASH, TIME_LIMIT = range(4)
+UNDEFINED = 8  # what C++ leaves undefined and a GPU defines
 KINDS = ("died", "finished", "crash", "time limit", "divergent barrier", "deadlock", "bad collective", "trap")
 
 

@@ -3,7 +3,6 @@
 
 #define __NV_SILENCE_DEPRECATION_BEGIN
 #define __NV_SILENCE_DEPRECATION_END
-enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
 
 #define EMU_CUDA_TEXT <cuda_toolkit/cuda_fp8.h>
 #include "emu_cuda_text.h"

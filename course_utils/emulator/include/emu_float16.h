@@ -131,7 +131,7 @@ template <class Format> struct alignas(2) scalar16 {
     EMU_FROM(float) EMU_FROM(double) EMU_FROM(short) EMU_FROM(unsigned short) EMU_FROM(int) EMU_FROM(unsigned) EMU_FROM(long)
     EMU_FROM(unsigned long) EMU_FROM(long long) EMU_FROM(unsigned long long)
 #undef EMU_FROM
-#define EMU_TO(T) EMU_INLINE operator T() const { return to_integer<T>(trunc((double)Format::widen(__x))); }
+#define EMU_TO(T) EMU_INLINE operator T() const { return to_integer<T>(truncf(Format::widen(__x))); }
     EMU_TO(char) EMU_TO(signed char) EMU_TO(unsigned char) EMU_TO(short) EMU_TO(unsigned short) EMU_TO(int) EMU_TO(unsigned)
     EMU_TO(long) EMU_TO(unsigned long) EMU_TO(long long) EMU_TO(unsigned long long)
 #undef EMU_TO
@@ -209,7 +209,7 @@ template <class F> EMU_INLINE scalar16<F> saturated16(scalar16<F> x) {
 template <class F> EMU_INLINE scalar16<F> relu16(scalar16<F> x) { return nan_or(x, x, (float)x > 0 ? x : scalar16<F>(0.0f)); }
 // In 8, 16 and 32 bits there is room for 0 where there is no number, in 64 there is the first bit alone.
 template <class T> EMU_INLINE T integer_of16(float rounded, float given) {
-    return sizeof(T) == 8 && isnan(given) ? (T)(1ull << 63) : to_integer<T>((double)rounded);
+    return sizeof(T) == 8 && isnan(given) ? (T)(1ull << 63) : to_integer<T>(rounded);
 }
 
 }  // namespace emu

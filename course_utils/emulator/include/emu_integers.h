@@ -7,6 +7,13 @@ EMU_INLINE int __mul24(int a, int b) { return (int)((unsigned)(a << 8 >> 8) * (u
 EMU_INLINE unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
 EMU_INLINE unsigned __sad(int a, int b, unsigned c) { return c + (a < b ? (unsigned)b - (unsigned)a : (unsigned)a - (unsigned)b); }
 EMU_INLINE unsigned __usad(unsigned a, unsigned b, unsigned c) { return c + (a < b ? b - a : a - b); }
+// The n-th bit that is set in the mask, counted from bit `base` upwards, or, for a negative n, downwards.
+EMU_INLINE unsigned __fns(unsigned mask, unsigned base, int n) {
+    if (n == 0) return base < 32 && mask >> base & 1 ? base : 0xffffffffu;
+    for (int bit = (int)base; bit >= 0 && bit < 32; bit += n > 0 ? 1 : -1)
+        if (mask >> bit & 1 && (n > 0 ? --n : ++n) == 0) return (unsigned)bit;
+    return 0xffffffffu;
+}
 EMU_INLINE int __hadd(int a, int b) { return (int)(((long long)a + b) >> 1); }
 EMU_INLINE int __rhadd(int a, int b) { return (int)(((long long)a + b + 1) >> 1); }
 EMU_INLINE unsigned __uhadd(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a + b) >> 1); }
@@ -113,6 +120,54 @@ EMU_DP2A(__dp2a_hi, 2)
 EMU_SMALL(2, short, unsigned short)
 EMU_SMALL(4, signed char, unsigned char)
 #undef EMU_SMALL
+
+// The instructions of DPX: of three numbers, or of a sum and a third; `relu`: at least 0; `vib`: says which of the two it is.
+namespace emu {
+template <class T> EMU_INLINE unsigned both(unsigned a, unsigned b, unsigned c, T (*f)(T, T, T)) {
+    const unsigned low = (unsigned short)f(part<T>(a, 0), part<T>(b, 0), part<T>(c, 0));
+    return low | (unsigned)(unsigned short)f(part<T>(a, 1), part<T>(b, 1), part<T>(c, 1)) << 16;
+}
+template <class T> EMU_INLINE T greater(T a, T b) { return a < b ? b : a; }
+template <class T> EMU_INLINE T lesser(T a, T b) { return b < a ? b : a; }
+template <class T> EMU_INLINE T sum(T a, T b) { return (T)((unsigned)a + (unsigned)b); }
+}
+#define EMU_DPX(T, type, name, expression)                                                                                  \
+    EMU_INLINE T name##type(T a, T b, T c) { return expression; }
+#define EMU_DPX_PAIR(T, type, name, expression)                                                                             \
+    EMU_INLINE unsigned name##type(unsigned x, unsigned y, unsigned z) {                                                    \
+        return emu::both<T>(x, y, z, [](T a, T b, T c) -> T { return expression; });                                        \
+    }
+#define EMU_OF_THREE(make, T, type)                                                                                         \
+    make(T, type, __viaddmax_, emu::greater(emu::sum(a, b), c)) make(T, type, __viaddmin_, emu::lesser(emu::sum(a, b), c))  \
+    make(T, type, __vimax3_, emu::greater(emu::greater(a, b), c)) make(T, type, __vimin3_, emu::lesser(emu::lesser(a, b), c))
+#define EMU_RELU(make, T, type)                                                                                             \
+    make(T, type##_relu, __viaddmax_, emu::greater(emu::greater(emu::sum(a, b), c), (T)0))                                  \
+    make(T, type##_relu, __viaddmin_, emu::greater(emu::lesser(emu::sum(a, b), c), (T)0))                                   \
+    make(T, type##_relu, __vimax3_, emu::greater(emu::greater(emu::greater(a, b), c), (T)0))                                \
+    make(T, type##_relu, __vimin3_, emu::greater(emu::lesser(emu::lesser(a, b), c), (T)0))
+EMU_OF_THREE(EMU_DPX, int, s32) EMU_OF_THREE(EMU_DPX, unsigned, u32) EMU_RELU(EMU_DPX, int, s32)
+EMU_OF_THREE(EMU_DPX_PAIR, short, s16x2) EMU_OF_THREE(EMU_DPX_PAIR, unsigned short, u16x2) EMU_RELU(EMU_DPX_PAIR, short, s16x2)
+#undef EMU_DPX
+#undef EMU_DPX_PAIR
+#undef EMU_OF_THREE
+#undef EMU_RELU
+EMU_INLINE int __vimax_s32_relu(int a, int b) { return __vimax3_s32(a, b, 0); }
+EMU_INLINE int __vimin_s32_relu(int a, int b) { return __vimin3_s32_relu(a, b, b); }
+EMU_INLINE unsigned __vimax_s16x2_relu(unsigned a, unsigned b) { return __vimax3_s16x2(a, b, 0); }
+EMU_INLINE unsigned __vimin_s16x2_relu(unsigned a, unsigned b) { return __vimin3_s16x2_relu(a, b, b); }
+#define EMU_CHOICE(T, type, name, holds)                                                                                    \
+    EMU_INLINE T name##type(T a, T b, bool* first) { return (*first = a holds b) ? a : b; }
+#define EMU_CHOICES(T, type, name, holds)                                                                                   \
+    EMU_INLINE unsigned name##type(unsigned a, unsigned b, bool* high, bool* low) {                                         \
+        *high = emu::part<T>(a, 1) holds emu::part<T>(b, 1), *low = emu::part<T>(a, 0) holds emu::part<T>(b, 0);            \
+        return ((*high ? a : b) & 0xffff0000u) | ((*low ? a : b) & 0xffffu);                                                \
+    }
+EMU_CHOICE(int, s32, __vibmax_, >=) EMU_CHOICE(int, s32, __vibmin_, <=)
+EMU_CHOICE(unsigned, u32, __vibmax_, >=) EMU_CHOICE(unsigned, u32, __vibmin_, <=)
+EMU_CHOICES(short, s16x2, __vibmax_, >=) EMU_CHOICES(short, s16x2, __vibmin_, <=)
+EMU_CHOICES(unsigned short, u16x2, __vibmax_, >=) EMU_CHOICES(unsigned short, u16x2, __vibmin_, <=)
+#undef EMU_CHOICE
+#undef EMU_CHOICES
 #undef EMU_COMPARED
 #undef EMU_SUMMED
 #undef EMU_EACH

@@ -23,13 +23,6 @@ template <class T> constexpr bool destroys(...) { return false; }
 #define __is_nothrow_destructible(...) emu::destroys<__VA_ARGS__>(0)
 #endif
 
-#if !defined(__CUDACC__)
-#define __CUDACC__ 1
-#endif
-#define __CUDACC_VER_MAJOR__ 13
-#define __CUDACC_VER_MINOR__ 0
-#define __CUDACC_VER_BUILD__ 0
-#define CUDART_VERSION 13000
 #undef __GNUC__
 #undef __clang__
 #undef __GLIBCXX__

@@ -32,7 +32,30 @@
 #include "../runtime/abi.h"
 #include <initializer_list>         // which NVRTC has built in
 
+// What NVRTC defines and a file may ask for: with default options, and with the versions of the wheel that was looked at.
+#define __CUDACC__ 1
 #define __CUDACC_RTC__ 1
+#define __CUDACC_VER_MAJOR__ 13
+#define __CUDACC_VER_MINOR__ 0
+#define __CUDACC_VER_BUILD__ 88
+#define __CUDA_API_VER_MAJOR__ 13
+#define __CUDA_API_VER_MINOR__ 0
+#define CUDART_VERSION 13000
+#define __CUDART_API_VERSION ((13 * 1000) + (0 * 10))
+#define __CUDACC_DEVICE_ATOMIC_BUILTINS__ 1
+#define __CUDACC_RTC_BUILTIN_VECTOR_TYPES__ 1
+#define __CUDA_FTZ 0
+#define __CUDA_PREC_DIV 1
+#define __CUDA_PREC_SQRT 1
+#define __EDG__ 1
+#define __EDG_VERSION__ 606
+#define __NVCC_DIAG_PRAGMA_SUPPORT__ 1
+#define __CUDA_ARCH_LIST__ __CUDA_ARCH__
+#define __CUDA_MINIMUM_ARCH__ __CUDA_ARCH__
+#define __CUDA_ARCH_HAS_FEATURE__(feature) __CUDA_ARCH_FEAT_##feature
+#if !defined(NULL)
+#define NULL 0
+#endif
 #if defined(EMU_HOPPER)        // to kernels that ask for exactly sm_90a, as that; to all others as sm_80
 #define __CUDA_ARCH__ 900
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
@@ -71,7 +94,8 @@
 #if defined(__clang__)
 #define EMU_INLINE inline __attribute__((always_inline, nodebug))
 #else
-#define EMU_INLINE inline __attribute__((always_inline, artificial))
+// Nor does g++ look for what C++ leaves undefined in them (runtime/undefined.cpp): they compute what a GPU does.
+#define EMU_INLINE inline __attribute__((always_inline, artificial, no_sanitize("float-cast-overflow", "shift-exponent")))
 #endif
 
 // A build for the sanitizer and the profiler defines EMU_TRACED: every access must then reach the runtime, as wide as it is

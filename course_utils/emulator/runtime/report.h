@@ -11,6 +11,7 @@ enum emu_outcome : uint32_t {
     EMU_DEADLOCK = 5,
     EMU_BAD_COLLECTIVE = 6,
     EMU_TRAP = 7,             // assert() or __trap()
+    EMU_UNDEFINED = 8,        // of C++, not of a GPU (undefined.cpp): the launch is to be run again, built by clang
 };
 
 // Where the kernel was at a moment after the time limit.

@@ -12,6 +12,7 @@
 //   barriers  wgmma       barriers of some threads; products that are done when they are waited for
 //   recorder              what one block does, step by step
 //   async_rules  async_counters   what those, the copy engine and the accesses of an sm_90a kernel tell asynccheck, and the profiler
+//   undefined             where g++'s arithmetic is not a GPU's
 //   block                 the scheduler: the threads of a block take turns
 //   findings  fiber       what was found; the stack of a thread
 //   launch.h  report.h  trace_results.h  abi.h    what the runtime shares with Python and with the kernels
