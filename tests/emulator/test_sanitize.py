@@ -220,13 +220,13 @@ CLEAN = {
     "atomics_where_zeros_were_written": Case(
         """
         __shared__ int seen;
-        extern __shared__ int dynamic[];
-        if (threadIdx.x == 0) seen = dynamic[0] = 0;
+        extern __shared__ int counts[];
+        if (threadIdx.x == 0) seen = counts[0] = 0;
         __syncthreads();
         atomicAdd(&seen, 1);
-        atomicMax(dynamic, (int)threadIdx.x);
+        atomicMax(counts, (int)threadIdx.x);
         __syncthreads();
-        out[threadIdx.x] = seen + dynamic[0];""",
+        out[threadIdx.x] = seen + counts[0];""",
         shared_mem=4,
     ),
     "lanes_exchange_through_global_memory": Case(
@@ -795,12 +795,12 @@ BROKEN = {
     ),
     "atomics_on_dynamic_memory_that_nobody_has_written": Case(
         """
-        extern __shared__ unsigned dynamic[];
-        if (threadIdx.x == 0) atomicInc(dynamic, 5);    // initcheck
-        if (threadIdx.x == 1) atomicCAS(dynamic + 1, 0, 1);    // initcheck
-        if (threadIdx.x == 2) atomicExch((float*)dynamic + 2, 1.f);    // initcheck
-        if (threadIdx.x == 3) atomicAdd((double*)dynamic + 2, 1.0);    // initcheck
-        if (threadIdx.x == 4) atomicOr(dynamic + 6, 1u);    // initcheck
+        extern __shared__ unsigned counts[];
+        if (threadIdx.x == 0) atomicInc(counts, 5);    // initcheck
+        if (threadIdx.x == 1) atomicCAS(counts + 1, 0, 1);    // initcheck
+        if (threadIdx.x == 2) atomicExch((float*)counts + 2, 1.f);    // initcheck
+        if (threadIdx.x == 3) atomicAdd((double*)counts + 2, 1.0);    // initcheck
+        if (threadIdx.x == 4) atomicOr(counts + 6, 1u);    // initcheck
         out[threadIdx.x] = 1;""",
         shared_mem=28,
     ),

@@ -195,13 +195,3 @@ EMU_REDUCE(and, a & b)
 EMU_REDUCE(or, a | b)
 EMU_REDUCE(xor, a ^ b)
 #undef EMU_REDUCE
-
-// The `offset`-th set bit from a place on, upwards or downwards; 0: the place itself.
-EMU_INLINE unsigned __fns(unsigned mask, unsigned from, int offset) {
-    const int step = offset < 0 ? -1 : 1;
-    int left = offset < 0 ? -offset : offset;
-    if (left == 0) return mask >> (from & 31) & 1 ? from : ~0u;
-    for (int at = (int)from; at >= 0 && at < 32; at += step)
-        if (mask >> at & 1 && --left == 0) return (unsigned)at;
-    return ~0u;
-}
