@@ -16,6 +16,7 @@ SPEAK = ("emulator", "toolchain", "grading", "puzzles", "cuda.py")  # where mess
 FINDINGS = ("emulator/tracing.py", "emulator/runtime/async_rules.cpp")  # they say which instruction is missing
 
 CALLS = {
+    "__activemask": "__activemask()",
     "__all_sync": "__all_sync(~0u, x)",
     "__any_sync": "__any_sync(~0u, x)",
     "__ballot_sync": "__ballot_sync(~0u, x)",
@@ -27,7 +28,10 @@ CALLS = {
     "__shfl_xor_sync": "__shfl_xor_sync(~0u, x, 1)",
     "__syncthreads": "(__syncthreads(), x)",
     "__syncwarp": "(__syncwarp(), x)",
+    "__threadfence": "(__threadfence(), x)",
+    "__threadfence_block": "(__threadfence_block(), x)",
     "__trap": "(x < 0 ? __trap() : (void)0, x)",
+    "__uni_sync": "__uni_sync(~0u, x)",
 }
 PRAGMAS = {"unroll": "#pragma unroll\n", "once": ""}  # `once` is for headers
 OF_A_CLUSTER = """// arch: sm_90a only

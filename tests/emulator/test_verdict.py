@@ -205,9 +205,9 @@ def test_nvrtc_is_asked_while_the_host_compiler_works(own_cache, monkeypatch):
     both, check, build = threading.Barrier(2, timeout=20), nvrtc.check_kernel, emulated.build_kernels
 
     def wait_and(call):
-        def run(*arguments):
+        def run(*arguments, **more):
             both.wait()
-            return call(*arguments)
+            return call(*arguments, **more)
 
         return run
 
@@ -262,7 +262,10 @@ def test_where_a_part_of_nvrtc_is_missing_the_emulator_goes_on(own_cache, monkey
 TEXTURE = 'extern "C" __global__ void k(float* a, %s t) {\n    %s\n}\n'
 OWN = {
     "a texture": (TEXTURE % ("cudaTextureObject_t", "a[0] = tex2D<float>(t, 1, 2);"), ()),
-    "a texture in a struct": ("struct S { cudaTextureObject_t t; };\n" + TEXTURE % ("S", "a[0] = 1;"), ()),
+    "a texture in a struct": (
+        "struct S { cudaTextureObject_t t; };\n" + TEXTURE % ("S", "a[0] = tex2D<float>(t.t, 1, 2);"),
+        (),
+    ),
     "a fetch": (TEXTURE % ("unsigned long long", "a[0] = tex1Dfetch<float>(t, 1);"), ()),
     "a layered texture": (TEXTURE % ("unsigned long long", "a[0] = tex2DLayered<float>(t, 1, 2, 3);"), ()),
     "a cube": (TEXTURE % ("unsigned long long", "a[0] = texCubemap<float>(t, 1, 2, 3);"), ()),
@@ -324,11 +327,11 @@ def test_a_host_compilers_words_become_a_sentence(words):
 
 
 def test_the_grader_quotes_the_line_of_either_error():
-    source = KernelSource(TEXTURE % ("cudaTextureObject_t", "a[0] = 1;"), None, "kernel.cu")
+    source = KernelSource(TEXTURE % ("cudaTextureObject_t", "a[0] = tex2D<float>(t, 1, 2);"), None, "kernel.cu")
     with pytest.raises(CompileError) as caught:
         RawModule(code=str(source)).compile()
     problem = _compile_problem(caught.value, source)
-    assert problem["line"] == 1 and problem["error"].startswith("kernel.cu:1: the emulator does not have cudaTexture")
+    assert problem["line"] == 2 and problem["error"].startswith("kernel.cu:2: the emulator does not have tex2D")
     wrong = KernelSource(KERNEL % "a[0] = unheard_of;", None, "kernel.cu")
     with pytest.raises(CompileError) as caught:
         RawModule(code=str(wrong)).compile()

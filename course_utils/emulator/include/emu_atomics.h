@@ -101,10 +101,12 @@ template <class T> EMU_INLINE void __nv_atomic_exchange(T* p, T* value, T* resul
     *result = __nv_atomic_exchange_n(p, *value, order, scope);
 }
 template <class T> EMU_INLINE void __nv_atomic_store_n(T* p, typename emu::identity<T>::type value, int order, int scope = 0) {
-    __nv_atomic_exchange_n(p, value, order, scope);
+    emu::release(order, scope);
+    EMU_TOUCH(p, sizeof(T), EMU_TOUCH_ATOMIC_STORE);
+    emu::read_modify_write(p, [value](T) -> T { return value; });
 }
 template <class T> EMU_INLINE void __nv_atomic_store(T* p, T* value, int order, int scope = 0) {
-    __nv_atomic_exchange_n(p, *value, order, scope);
+    __nv_atomic_store_n(p, *value, order, scope);
 }
 template <class T>
 EMU_INLINE bool __nv_atomic_compare_exchange_n(T* p, T* expected, typename emu::identity<T>::type value, bool, int order, int,

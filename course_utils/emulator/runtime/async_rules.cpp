@@ -343,7 +343,7 @@ void emu_rule_access(Rules& r, const Block& of, uintptr_t offset, unsigned log_b
     touch(r, me, of.rank);
     offset += of.rank * r.window;
     const unsigned u = id_of(r, me.thread);
-    const bool soft = access == Access::atomic || access == Access::volatile_read;
+    const bool soft = is_atomic(access) || access == Access::volatile_read;
     visit_cells(r, offset, log_bytes, [&](Cell& c) {
         if (access == Access::copy_arrived) {
             if (c.by == Writer::copy_async && c.writer == u) c.by = Writer::thread, c.time = now(r, u);

@@ -328,8 +328,8 @@ void emu_fences_access(Fences& f, uintptr_t address, unsigned log_bytes, Access 
     Who& w = running(f);
     settle(f);
     take(f, w);
-    const bool reads = is_read(access), is_atomic = access == Access::atomic;
-    const bool soft = is_atomic || access == Access::volatile_read || access == Access::volatile_write;
+    const bool reads = is_read(access);
+    const bool soft = is_atomic(access) || access == Access::volatile_read || access == Access::volatile_write;
     const Trace now = {f.block, moment, place, (uint16_t)thread->linear_id, soft};
     const Array& array = f.tracer->arrays[space - 1];
     const unsigned bytes = 1u << log_bytes;
@@ -347,7 +347,7 @@ void emu_fences_access(Fences& f, uintptr_t address, unsigned log_bytes, Access 
     }
     if (soft && !reads) leave(f, w, address);
     if (!soft && !reads) w.wrote = true;
-    if (soft && (reads || is_atomic)) w.flag = address;
+    if (soft && (reads || access == Access::atomic)) w.flag = address;
 }
 
 // ---- the life of it

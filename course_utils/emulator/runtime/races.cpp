@@ -17,7 +17,7 @@ typedef uint64_t Touch;
 static inline uint32_t epoch_of(Touch t) { return (uint32_t)(t >> 42); }
 static inline unsigned place_id_of(Touch t) { return (unsigned)(t >> 30) & 4095; }
 static inline unsigned thread_of(Touch t) { return (unsigned)(t >> 20) & 1023; }
-static const Touch is_atomic = 2, in_flight = 1;
+static const Touch atomic_mark = 2, in_flight = 1;
 
 struct Cell {
     Touch write;
@@ -210,17 +210,18 @@ static __attribute__((noinline)) void check_closely(Races& r, Cell& c, uint8_t& 
     if (is_read(e.access) || e.access == Access::atomic) {
         if (!e.space && epoch_of(c.write) < r.first_epoch) note_unwritten(r, c, now, e);
         else if (c.write & in_flight) find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
-        else if (!(c.write & now & is_atomic) && unordered(c.write, now)) find_race(r, EMU_READ_AFTER_WRITE, f, e, c.write);
+        else if (!(c.write & now & atomic_mark) && unordered(c.write, now)) find_race(r, EMU_READ_AFTER_WRITE, f, e, c.write);
         if (is_read(e.access)) return remember_read(c, now);
     } else if (c.write & in_flight && epoch_of(c.write) >= r.first_epoch) {
         find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
-    } else if (unordered(c.write, now) && !(value && value == e.value)) {   // the same value by any of them will do
-        if (e.space && !((c.write | now) & is_atomic)) note_clash(r, f, e, c.write);
+    } else if (unordered(c.write, now) && !(c.write & now & atomic_mark) && !(value && value == e.value)) {
+        // the same value by any of them will do
+        if (e.space && !((c.write | now) & atomic_mark)) note_clash(r, f, e, c.write);
         else find_race(r, EMU_WRITE_AFTER_WRITE, f, e, c.write);
     }
     const Touch reader = unordered(c.read, now) ? c.read : unordered(c.same_warp, now) ? c.same_warp : c.other_warp;
-    if (unordered(reader, now) && !(reader & now & is_atomic)) find_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
-    const bool keeps_plain = now & is_atomic && !(c.write & is_atomic) && same_epoch(c.write, now);
+    if (unordered(reader, now) && !(reader & now & atomic_mark)) find_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
+    const bool keeps_plain = now & atomic_mark && !(c.write & atomic_mark) && same_epoch(c.write, now);
     if (keeps_plain) return;                               // a plain write races with more than an atomic does
     c.write = now;
     value = e.value;
@@ -250,7 +251,7 @@ static __attribute__((noinline)) void split(const Races& r, Region& region, uint
 
 static inline bool check_in_block(Races& r, Region& region, const Fiber* f, Touch who, const LogEntry& e) {
     Touch now = (Touch)r.epoch << 42 | (Touch)number_of(r, e.place) << 30 | who;
-    if (e.access == Access::atomic || e.access == Access::volatile_read) now |= is_atomic;   // may meet an atomic
+    if (is_atomic(e.access) || e.access == Access::volatile_read) now |= atomic_mark;   // may meet an atomic
     if (e.access == Access::copy_issued) now |= in_flight;
     const uintptr_t offset = e.address - region.low, end = offset + (1u << e.log_bytes);
     const unsigned log_access = e.log_bytes < 2 ? e.log_bytes : 2;
@@ -288,7 +289,7 @@ static inline void mark_for_others(Races& r, const Fiber* f, const LogEntry& e) 
     const Mark now = mark(r.block_number, number_of(r, e.place), f->linear_id);
     for (uintptr_t i = offset / array.element_bytes; i * array.element_bytes < end; i++) {
         Element& x = r.elements[e.space - 1][i];
-        keep_lowest(is_read(e.access) ? x.reads : e.access == Access::atomic ? x.atomics : x.writes, now);
+        keep_lowest(is_read(e.access) ? x.reads : is_atomic(e.access) ? x.atomics : x.writes, now);
     }
 }
 
@@ -446,7 +447,7 @@ void emu_end_race_interval(Tracer& t) {
         const Unwritten& u = r.unwritten[i];
         for (unsigned n = 0; n < u.kept; n++) {
             const Touch write = u.cell[n]->write;
-            if (unordered(write, u.read[n]) && !(write & u.read[n] & is_atomic)) continue;   // a race, and found
+            if (unordered(write, u.read[n]) && !(write & u.read[n] & atomic_mark)) continue;   // a race, and found
             emu_finding finding = emu_finding_at(&r.block->fibers[thread_of(u.read[n])], EMU_UNINITIALISED, u.place);
             finding.is_shared = 1;
             finding.is_write = u.by_atomics;

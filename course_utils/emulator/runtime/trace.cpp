@@ -177,7 +177,7 @@ static __attribute__((noinline)) void record_for_rules(Block& b, Tracer& t, Fibe
 
 static __attribute__((noinline)) void record_step(Recorder& r, uintptr_t address, unsigned bytes, Access access, uint32_t place,
                                                   bool shows_late, bool goes_on) {
-    const emu_op op = access == Access::atomic ? EMU_OP_ATOMIC : is_read(access) ? EMU_OP_READ : EMU_OP_WRITE;
+    const emu_op op = is_atomic(access) ? EMU_OP_ATOMIC : is_read(access) ? EMU_OP_READ : EMU_OP_WRITE;
     if (emu_can_record(r, address, bytes)) emu_announce(r, {op, place, address, bytes, 0, shows_late, goes_on});
     else if (is_outside(*emu_block, address, bytes)) emu_announce(r, {op, place, 0, 0, (int32_t)bytes, false, false});
 }
@@ -355,13 +355,13 @@ static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind ki
     if (!t) return;
     emu_finding finding = emu_finding_at(emu_current, EMU_MISALIGNED, counter - 1 - emu_load_base);
     snprintf(finding.message, sizeof finding.message, "%s at an address %u bytes past a multiple of %u",
-             kind == EMU_TOUCH_ATOMIC ? "an atomic" : kind == EMU_TOUCH_READ ? "a row of ldmatrix" : "a row of stmatrix", (unsigned)(address % bytes), bytes);
+             kind == EMU_TOUCH_READ ? "a row of ldmatrix" : kind == EMU_TOUCH_WRITE ? "a row of stmatrix" : "an atomic", (unsigned)(address % bytes), bytes);
     emu_find(t->results, finding);
 }
 
 #define COUNTER ((uintptr_t)__builtin_return_address(0))
 
-static const Access access_of[] = {Access::read, Access::write, Access::atomic};
+static const Access access_of[] = {Access::read, Access::write, Access::atomic, Access::atomic_store};
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
     if (kind == EMU_TOUCH_PREFETCH) {

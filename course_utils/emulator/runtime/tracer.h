@@ -6,6 +6,7 @@
 
 enum class Access : uint8_t {
     read, write, atomic,
+    atomic_store,                 // one that does not read: what a program begins with
     volatile_read, volatile_write,   // the latter only where fences are followed: in a log it is a write
     copy_read,                    // by a cp.async.cg, which goes around the L1 cache
     copy_issued,                  // cp.async: the bytes are on their way to shared memory
@@ -13,6 +14,7 @@ enum class Access : uint8_t {
     warp_sync,                    // no access: a __syncwarp(), whose number stands in `address`
 };
 
+inline bool is_atomic(Access a) { return a == Access::atomic || a == Access::atomic_store; }
 inline bool is_read(Access a) { return a == Access::read || a == Access::volatile_read || a == Access::copy_read; }
 
 struct LogEntry {
