@@ -6,6 +6,7 @@ Nothing is compiled: a size is known where the file has it as a number, a consta
 from __future__ import annotations
 
 import ast
+import functools
 import operator
 import re
 from typing import NamedTuple
@@ -29,7 +30,8 @@ class HostLaunch(NamedTuple):
     line: int
 
 
-def find_launches(code: str) -> list[HostLaunch]:
+@functools.lru_cache(maxsize=16)  # of a file with many kernels each asks for them
+def find_launches(code: str) -> tuple[HostLaunch, ...]:
     """All launches of a file, in the order of the lines."""
     plain, found = blank_comments(code), []
     for match in re.finditer(r"<<<", plain):
@@ -41,7 +43,7 @@ def find_launches(code: str) -> list[HostLaunch]:
             shared = number(sizes[2] or "0", before)
             line = code.count("\n", 0, match.start()) + 1
             found.append(HostLaunch(name, arguments, _size(sizes[0], before), _size(sizes[1], before), shared, line))
-    return found
+    return tuple(found)
 
 
 def _launched(before: str) -> tuple[str, tuple[str, ...]]:

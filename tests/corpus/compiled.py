@@ -50,7 +50,8 @@ def outcomes(path: Path, name: str, folders: Sequence[Path], options: tuple[str,
     if not kernels:
         return []
     flags = (*options, *(f"-I{folder}" for folder in folders))
-    expressions = {k.name: instances(code, k)[:2] for k in kernels if k.template}
+    declared = find_kernels(code)  # launches are the host's, and the kernels in front of them have other places there
+    expressions = {k.name: instances(code, declared[k.name])[:2] for k in kernels if k.template}
     every = [name for names in expressions.values() for name in names]
     named = [name for kernel in kernels for name in expressions.get(kernel.name, [kernel.name])]
     if not _nvrtc(part, flags, every) and not _emulator(part, flags, every):

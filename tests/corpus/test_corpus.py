@@ -9,7 +9,8 @@ FILES = {
     "program.cu": '#include <stdio.h>\n#include "mine.h"\n'
     "template <typename T> __global__ void scale(T* x) { x[threadIdx.x] *= TIMES; }\n"
     "__global__ void zero(float* x) { x[0] = 0; }\n"
-    "int main() { scale<float><<<1, 32>>>(nullptr); scale<double><<<1, 32>>>(nullptr); }\n",
+    "template <typename T, int N> __global__ void fill(T* x) { x[0] = N; }\n"
+    "int main() { scale<float><<<1, 32>>>(nullptr); scale<double><<<1, 32>>>(nullptr); fill<int, 3><<<1, 1>>>(0); }\n",
     "refused.cu": "__global__ void fine(float* x) { x[0] = 1; }\n__global__ void broken(float* x) { x[0] = y; }\n",
     "host.cu": "#include <vector>\nint main() { std::vector<int> nothing; }\n",
 }
@@ -22,10 +23,10 @@ def test_each_kernel_is_compiled_on_both_machines(tmp_path, capsys):
     (tmp_path / "include" / "mine.h").write_text("#define TIMES 2\nint on_the_host();\n")
     assert main([str(tmp_path), "--json", str(tmp_path / "all.json")]) == 0
     said = capsys.readouterr().out
-    assert "3 files (2 with kernels), 5 kernels: NVRTC takes 4, the emulator 4" in said
+    assert "3 files (2 with kernels), 6 kernels: NVRTC takes 5, the emulator 5" in said
     assert "Both refuse; NVRTC's words: 1" in said and 'identifier "y" is undefined' in said
     found = {one["kernel"]: one for one in json.loads((tmp_path / "all.json").read_text())}
-    assert set(found) == {"scale<float>", "scale<double>", "zero", "fine", "broken"}
+    assert set(found) == {"scale<float>", "scale<double>", "fill<int, 3>", "zero", "fine", "broken"}
     assert [name for name, one in found.items() if one["nvrtc"]] == ["broken"]
 
 
