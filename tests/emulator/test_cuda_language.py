@@ -14,6 +14,9 @@ __device__ __noinline__ float twice(float x) { return 2 * x; }
 __device__ Function table[] = {twice};
 __device__ __managed__ int managed = 3;
 template <class... T> __device__ __forceinline__ int sum(T... all) { return (0 + ... + all); }
+__device__ int taken(int&) { return 10; }
+__device__ int taken(int&&) { return 20; }
+template <class T> __device__ int forwarded(T&& x) { return taken(std::forward<T>(x)); }  // no header is needed
 
 KERNEL active(unsigned* out) {
     const int t = threadIdx.x;
@@ -73,6 +76,8 @@ KERNEL __maxnreg__(64) others(int* out) {
     out[3] = alignof(Wide), out[4] = (int)table[0](4) + managed, out[5] = sum(1, 2, 3);
     typedef unsigned long long uint64_t;
     out[6] = sizeof(uint64_t) + alignof(double4_32a) + (make_long4(1, 2, 3, 4).w == 4l);
+    int seven = 7;
+    out[7] = std::move(seven) + forwarded(seven) + forwarded(1);
 }
 KERNEL partial(int* out) {
     if (threadIdx.x < 32) __barrier_sync_count(1, 32);
@@ -144,9 +149,9 @@ def test_spaces_of_addresses(launch):
 
 
 def test_clocks_barriers_by_number_and_qualifiers(launch):
-    out = ints(7)
+    out = ints(8)
     launch("others", out)
-    assert out.tolist() == [1, 402, 1, 16, 11, 6, 41]
+    assert out.tolist() == [1, 402, 1, 16, 11, 6, 41, 37]
 
 
 def test_a_barrier_of_some_threads_says_which_kernels_may_have_it(launch):

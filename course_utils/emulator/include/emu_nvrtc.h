@@ -9,6 +9,18 @@ void* malloc(size_t) noexcept;
 void free(void*) noexcept;
 }
 
+// What NVRTC has of std without a header: move and forward.
+namespace emu {
+template <class T> struct Referred { using Type = T; };
+template <class T> struct Referred<T&> { using Type = T; };
+template <class T> struct Referred<T&&> { using Type = T; };
+}
+namespace std {
+template <class T> constexpr typename emu::Referred<T>::Type&& move(T&& x) noexcept { return (typename emu::Referred<T>::Type&&)x; }
+template <class T> constexpr T&& forward(typename emu::Referred<T>::Type& x) noexcept { return (T&&)x; }
+template <class T> constexpr T&& forward(typename emu::Referred<T>::Type&& x) noexcept { return (T&&)x; }
+}
+
 // What NVRTC's compiler knows of types, as clang does, and g++ does not.
 #if !defined(__clang__)
 namespace emu {
