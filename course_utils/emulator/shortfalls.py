@@ -31,6 +31,7 @@ _LACKS = [  # a name, in g++'s words and in clang's
     r"(?P<header>[^\s':]+): No such file or directory",
     r"'(?P<header>[^']+)' file not found",
 ]
+_DEFINED_ANEW = re.compile(r"redefinition of '(?P<function>[^']+)'")
 _OWN = re.compile(r"static assertion failed: (the emulator .*)")
 _ERROR = re.compile(r"^.*?\berror: (?P<message>.*)$", flags=re.MULTILINE)
 
@@ -52,10 +53,14 @@ def shortfall(log: str, sources: Mapping[str, str], name: str) -> str:
         return "\n".join(own)
     (file, line), message = places[0], errors[0]["message"]
     source = line_text(sources[file], line) if file else None
+    anew = _DEFINED_ANEW.search(message)
     lacks = _lacking(message)
     subject = next((said for pattern, said in SUBJECTS.items() if re.search(pattern, lacks or source or "")), None)
-    what = f"have {lacks}" if lacks else f"take this {'line' if source else 'kernel'}"
-    more = subject or (f"`{source}`" if source and not lacks else None)
+    if anew:
+        what, more = f"take a second `{anew['function']}`", "CUDA has one; give this one another name"
+    else:
+        what = f"have {lacks}" if lacks else f"take this {'line' if source else 'kernel'}"
+        more = subject or (f"`{source}`" if source and not lacks else None)
     return f"{_named((file, line), name)}: the emulator does not {what}, a GPU does" + (f": {more}" if more else "")
 
 

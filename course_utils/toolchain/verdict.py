@@ -6,11 +6,16 @@ It is asked in a thread, which lets a host compiler build the same kernel at the
 from __future__ import annotations
 
 import re
+import threading
+import warnings
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswer  # Python 3.10 has two of this name
 
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.source import source_name
+
+PATIENCE = 60.0  # seconds for NVRTC when the host compiler is done; with the largest public files it needs a third
 
 
 class Verdict:
@@ -34,21 +39,35 @@ class Verdict:
         except _NO_NVRTC:
             self._answer.set_result(False)
             return
-        asking = ThreadPoolExecutor(1)
-        self._answer = asking.submit(_ask, *question)
-        asking.shutdown(wait=False)
+        # A daemon: where NVRTC never comes back, Python ends all the same.
+        threading.Thread(target=_answer, args=(self._answer, question), daemon=True).start()
 
     def is_taken(self) -> bool:
-        """Waits for the answer; False where there is no NVRTC to ask, as `doctor` says. Raises CompileError, with
-        NVRTC's words, where it refuses the kernel."""
+        """Waits for the answer; False where there is no NVRTC to ask, as `doctor` says, and, with a warning, where it
+        gives none within `PATIENCE`. Raises CompileError, with NVRTC's words, where it refuses the kernel."""
         try:
-            return self._answer.result()
+            return self._answer.result(PATIENCE)
+        except NoAnswer:
+            self._answer = Future()  # asked once more, it is not waited for again
+            self._answer.set_result(False)
+            warnings.warn(
+                f"{self._name}: NVIDIA's compiler gave no answer within {PATIENCE:g} s; the emulator goes on without",
+                stacklevel=2,
+            )
+            return False
         except CompileError as refused:
             said = re.sub(r"^ptxas (info|\s*\.).*\n?", "", refused.log, flags=re.MULTILINE)  # of registers and the like
             raise CompileError(f"{self._name} did not compile: NVIDIA's compiler says\n{said}", refused.log) from None
 
 
 _NO_NVRTC = (ImportError, OSError, RuntimeError)  # no package; a library that does not load, or lacks a part
+
+
+def _answer(answer: Future[bool], question: tuple[str, Sequence[str], Sequence[str], Sequence[str]]) -> None:
+    try:
+        answer.set_result(_ask(*question))
+    except BaseException as error:  # for the thread that waits
+        answer.set_exception(error)
 
 
 def _ask(code: str, architectures: Sequence[str], options: Sequence[str], name_expressions: Sequence[str]) -> bool:

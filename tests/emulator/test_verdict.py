@@ -13,7 +13,7 @@ from course_utils.cuda import CompileError, KernelSource, RawModule, read_kernel
 from course_utils.emulator import module as emulated
 from course_utils.emulator.shortfalls import SUBJECTS, shortfall
 from course_utils.grading.runner import _compile_problem
-from course_utils.toolchain import nvrtc
+from course_utils.toolchain import nvrtc, verdict
 from course_utils.toolchain.verdict import Verdict
 from tests.helpers.all_of import all_of
 
@@ -257,6 +257,18 @@ def test_where_a_part_of_nvrtc_is_missing_the_emulator_goes_on(own_cache, monkey
     RawModule(code=RIGHT).compile()
 
 
+def test_nvrtc_that_does_not_answer_is_not_waited_for_for_ever(own_cache, monkeypatch):
+    answers = threading.Event()
+    monkeypatch.setattr(nvrtc, "_compile", lambda *_: answers.wait(20))
+    monkeypatch.setattr(verdict, "PATIENCE", 0.05)
+    asked = Verdict(RIGHT, ("sm_80",), (), ())
+    with pytest.warns(UserWarning, match=r"kernel\.cu: NVIDIA's compiler gave no answer within 0\.05 s"):
+        assert not asked.is_taken()
+    assert not asked.is_taken()  # no second warning
+    assert all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
+    answers.set()
+
+
 # ---- what only the emulator lacks
 
 TEXTURE = 'extern "C" __global__ void k(float* a, %s t) {\n    %s\n}\n'
@@ -303,6 +315,9 @@ WORDS = {  # a line of g++'s or clang's, and what is made of it
     "a.cu:1:1: error: no member named 'q' in 'float4'": "a.cu:1: {} have q, a GPU does",
     "a.cu:2:1: error: no matching function for call to 'two(int)'": "a.cu:2: {} have two(int), a GPU does",
     "a.cu:2:1: error: no matching function for call to 'two'": "a.cu:2: {} have two, a GPU does",
+    "a.cu:2:3: error: redefinition of 'int max(int, int)'\nemu.h:9:1: note: 'int max(int, int)' previously defined": (
+        "a.cu:2: {} take a second `int max(int, int)`, a GPU does: CUDA has one; give this one another name"
+    ),
     "b.cuh:1:10: fatal error: cuda/std/nothing: No such file or directory": (
         "b.cuh:1: {} have <cuda/std/nothing>, a GPU does"
     ),
