@@ -35,6 +35,19 @@ template <class T> constexpr bool destroys(...) { return false; }
 #define __is_nothrow_destructible(...) emu::destroys<__VA_ARGS__>(0)
 #endif
 
+// A file that asks for the host's system means what it includes for it: OpenGL, threads, vectors of the processor.
+#undef __linux__
+#undef __linux
+#undef linux
+#undef __gnu_linux__
+#undef __unix__
+#undef __unix
+#undef unix
+#undef __x86_64__
+#undef __x86_64
+#undef __amd64__
+#undef __amd64
+#undef __aarch64__
 #undef __GNUC__
 #undef __clang__
 #undef __GLIBCXX__
