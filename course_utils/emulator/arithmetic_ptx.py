@@ -38,6 +38,8 @@ def compute(opcode: str, operands: Sequence[str]) -> str | None:
         return _compare(modifiers, operands)
     if name in ("dp4a", "dp2a"):
         return _products(name, modifiers, operands)
+    if name in ("addc", "subc", "madc") or "cc" in modifiers:
+        return _carry(name, modifiers, operands)
     if not modifiers or modifiers[-1] not in TYPES:
         return None
     kind = modifiers.pop()
@@ -103,6 +105,23 @@ def _compare(modifiers: Sequence[str], operands: Sequence[str]) -> str | None:
     if len(targets) == 1:
         return f"{targets[0]} = {results[0]}"
     return f"{{ const bool emu_p = {results[0]}, emu_q = {results[1]}; {targets[0]} = emu_p; {targets[1]} = emu_q; }}"
+
+
+def _carry(name: str, modifiers: Sequence[str], operands: Sequence[str]) -> str | None:
+    """add, sub and mad of numbers longer than a register. addc and the like take what was carried; .cc hands it on."""
+    *how, kind = modifiers
+    operation, takes, hands_on = name[:3], name.endswith("c"), "cc" in how
+    product = {"lo": "mul", "hi": "mul_hi"}.get("".join(one for one in how if one != "cc"))
+    is_product = operation == "mad"
+    if kind not in ("u32", "s32", "u64", "s64") or is_product != (product is not None):
+        return None
+    if operation not in ("add", "sub", "mad") or len(operands) != 3 + is_product:
+        return None
+    values = [_value(TYPES[kind], operand) for operand in operands[1:]]
+    if is_product:
+        values = [f"emu::ptx::compute::{product}({values[0]}, {values[1]})", values[2]]
+    function = f"{'sub' if operation == 'sub' else 'add'}_carrying<{str(takes).lower()}, {str(hands_on).lower()}>"
+    return f"emu::ptx::put({operands[0]}, emu::ptx::compute::{function}({', '.join(values)}))"
 
 
 def _products(name: str, modifiers: Sequence[str], operands: Sequence[str]) -> str | None:

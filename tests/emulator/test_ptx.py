@@ -404,7 +404,7 @@ def test_named_operands_are_an_error_that_says_what_is_taken(without_nvrtc, run_
 def test_the_translation_of_one_statement():
     assert ptx.translate("{ ex2.approx.f32 %0, %1; }", ["y", "x"]) == "emu::ptx::ex2(y, x)"
     assert ptx.translate("cp.async.wait_group %0;", ["2"]) == "emu::ptx::cp_async_wait_group(2)"
-    with pytest.raises(ptx.UnknownInstruction, match="add.cc.u32 %0, %1, %2$"):
-        ptx.translate("add.cc.u32 %0, %1, %2;", ["a", "b", "c"])
+    with pytest.raises(ptx.UnknownInstruction, match="vmax.s32.s32.s32 %0, %1, %2$"):
+        ptx.translate("vmax.s32.s32.s32 %0, %1, %2;", ["a", "b", "c"])
     with pytest.raises(ptx.UnknownInstruction, match="bar.arrive 1, 64, but in a kernel .* `arch: sm_90a only`"):
         ptx.translate("bar.arrive 1, 64;", [])

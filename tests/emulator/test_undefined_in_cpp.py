@@ -1,4 +1,5 @@
-"""What C++ leaves undefined and a GPU defines, in every build: floats that do not fit, and shifts by too many bits.
+"""What C++ leaves undefined and a GPU defines, in every build: floats that do not fit, shifts by too many bits, and the
+lowest int divided by -1.
 
 What each of them gives is in tests/nvidia/test_arithmetic.py; here, that no launch shows that a kernel was built twice.
 """
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from course_utils import emulator
-from course_utils.cuda import CompileError, RawModule
+from course_utils.cuda import CompileError, KernelError, RawModule
 from course_utils.emulator import compiler as compilers
 from course_utils.emulator.exact import exact
 
@@ -78,6 +79,52 @@ def test_without_clang_a_sentence_says_what_to_install(monkeypatch):
     monkeypatch.setattr(compilers, "_zig", lambda: None)
     with pytest.raises(CompileError, match="pip install ziglang"):
         launch(RawModule(code=CODE))
+
+
+DIVISIONS = """
+template <class T> __device__ void divide(T* q, T* r, const T* a, const T* b) {
+    const int i = threadIdx.x;
+    q[i] = a[i] / b[i];
+    r[i] = a[i];
+    r[i] %= b[i];
+}
+extern "C" __global__ void ints(int* q, int* r, const int* a, const int* b) { divide(q, r, a, b); }
+extern "C" __global__ void longs(long long* q, long long* r, const long long* a, const long long* b) {
+    divide(q, r, a, b);
+}
+"""
+LOWEST = {"ints": -(2**31), "longs": -(2**63)}
+LINE_OF_DIVISION = 1 + DIVISIONS[: DIVISIONS.index("q[i] =")].count("\n")
+
+
+def divided(name, a, b):
+    type_ = {"ints": torch.int32, "longs": torch.int64}[name]
+    q, r = torch.full((len(a),), 9, dtype=type_), torch.full((len(a),), 9, dtype=type_)
+    given = (torch.tensor(a, dtype=type_), torch.tensor(b, dtype=type_))
+    RawModule(code=DIVISIONS).get_function(name)((1,), (len(a),), (q, r, *given))
+    return q.tolist(), r.tolist()
+
+
+@pytest.mark.parametrize("name", LOWEST)
+def test_the_lowest_int_divided_by_minus_one_is_itself_and_nothing_remains(name, each_compiler):
+    lowest = LOWEST[name]
+    a, b = [lowest, lowest, lowest + 1, -7, 7, lowest], [-1, 1, -1, 2, -2, -1]
+    right = [lowest, lowest, -1 - lowest, -3, -3, lowest], [0, 0, 0, -1, 1, 0]
+    assert divided(name, a, b) == right
+    with emulator.sanitize() as report:
+        assert divided(name, a, b) == right
+    assert not report.findings
+    results = []
+    emulator.record(lambda: results.append(divided(name, a, b)))
+    assert results == [right]
+
+
+@pytest.mark.parametrize("name", LOWEST)
+def test_by_zero_every_number_is_an_error_of_its_line(name, each_compiler):
+    for dividend in (LOWEST[name], -1, 0):
+        with pytest.raises(KernelError, match="integer division by zero") as caught:
+            divided(name, [1, dividend], [1, 0])
+        assert (caught.value.line, caught.value.thread) == (LINE_OF_DIVISION, (1, 0, 0))
 
 
 def test_only_shifts_that_may_be_too_far_are_checked():

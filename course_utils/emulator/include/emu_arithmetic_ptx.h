@@ -37,6 +37,16 @@ template <class F> EMU_INLINE pair16<F> saturate(pair16<F> x) { return {saturate
     }
 EMU_WRAPS(add, +) EMU_WRAPS(sub, -) EMU_WRAPS(mul, *)
 #undef EMU_WRAPS
+// Of longer numbers: with what was carried or borrowed before (`in`: addc, subc), and for what comes behind (`out`: .cc).
+#define EMU_CARRIES(name, op)                                                                                               \
+    template <bool in, bool out, class T> EMU_UNSEEN inline T name##_carrying(T a, T b) {                                   \
+        const u64 mask = ~0ull >> (64 - 8 * sizeof(T));                                                                     \
+        const unsigned __int128 all = (unsigned __int128)((u64)a & mask) op ((u64)b & mask) op (in ? emu_self()->carry : 0u); \
+        if (out) emu_self()->carry = (unsigned)(all >> 8 * sizeof(T)) & 1;                                                  \
+        return (T)all;                                                                                                      \
+    }
+EMU_CARRIES(add, +) EMU_CARRIES(sub, -)
+#undef EMU_CARRIES
 EMU_INLINE int clamped(long long x) { return x > 0x7fffffff ? 0x7fffffff : x < -0x7fffffff - 1 ? -0x7fffffff - 1 : (int)x; }
 EMU_INLINE int add_saturated(int a, int b) { return clamped((long long)a + b); }
 EMU_INLINE int sub_saturated(int a, int b) { return clamped((long long)a - b); }

@@ -13,6 +13,7 @@ struct emu_thread {
     unsigned linear_id, lane, warp;
     emu_dim3 cluster_dim;         // blocks; 1 each where the kernel has no __cluster_dims__
     unsigned cluster_rank;        // of the block in its cluster
+    mutable unsigned carry;       // CC.CF of PTX: what the last instruction with .cc carried out
 };
 
 // A place in the learner's source. As a default argument it names the line of the caller.

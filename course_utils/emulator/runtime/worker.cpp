@@ -136,7 +136,7 @@ static bool in_dynamic_shared(const Block* b, uintptr_t address) {
 
 static const char* explain(int signal, int code, uintptr_t address, const Block* b) {
     switch (signal) {
-    case SIGFPE: return "integer division by zero, or of the lowest int by -1 (a GPU returns garbage and goes on)";
+    case SIGFPE: return "integer division by zero (a GPU returns garbage and goes on)";
     case SIGILL: case SIGTRAP: return "undefined behaviour: the compiler proved that this code cannot be reached";
     }
     if (in_stacks(b, address))
@@ -157,6 +157,19 @@ static bool let_pass(int signal, uintptr_t address) {
     if (mprotect((void*)start, page, PROT_READ | PROT_WRITE)) return false;
     memset((void*)start, 0xff, page);         // NaN, so that what was read there shows in the result
     return true;
+}
+
+// The lowest int divided by -1: x86 traps, since -(lowest) does not fit. A GPU divides the magnitudes: the lowest int
+// again, and 0 remains. So does idiv, of the dividend without its sign in rdx. What then still traps divides by zero.
+static bool divide_magnitude(int signal, ucontext_t* context) {
+#if defined(__x86_64__)
+    greg_t& sign = context->uc_mcontext.gregs[REG_RDX];
+    if (signal != SIGFPE || sign == 0) return false;
+    sign = 0;
+    return true;
+#else
+    return false;                             // nor does any other processor trap
+#endif
 }
 
 // Past the time limit: where is it? An endless loop has several lines, and is in any of them.
@@ -181,7 +194,7 @@ static void sample(const Fault& fault) {
 static void on_fault(int signal, siginfo_t* info, void* context) {
     Block* b = emu_block;
     const Fiber* f = emu_current;
-    if (f && let_pass(signal, (uintptr_t)info->si_addr)) return;
+    if (f && (let_pass(signal, (uintptr_t)info->si_addr) || divide_magnitude(signal, (ucontext_t*)context))) return;
     Fault fault = read_context((const ucontext_t*)context);
     if (signal == SIGALRM) return sample(fault);
     uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
