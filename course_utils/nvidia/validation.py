@@ -375,6 +375,11 @@ Each kernel below has one mistake, planted on purpose. The numbers are the sourc
 two, unless both sides are the same line. "-" is silence. Where every tool is silent, the kernel computes wrong numbers
 or is slow, but breaks no rule that a sanitizer knows: only a comparison of numbers, or the profiler, shows the mistake.
 """
+_OURS_ALONE = """\
+NVIDIA's racecheck watches shared memory, its initcheck global memory, and a fence is no barrier to either. Ours follow
+flags and fences, and watch what threads of a block exchange through global memory and variables. A bulk copy past the
+end of an array both find. The kernels are in `tests/nvidia/beside.py`; `python -m tests.nvidia.beside` runs them again.
+"""
 _COUNTERS = """\
 A *request* is one memory instruction of one warp; a *sector* is 32 bytes of global memory; a *wavefront* is one pass
 through the 32 banks of shared memory; a *bank conflict* is a wavefront more than needed. Micro-kernels make one pattern
@@ -384,8 +389,8 @@ of accesses each. Compared are, for each launch:
 
 def page(results: list[Verdict]) -> str:
     """docs/validation.md: both comparisons, with where and when NVIDIA's side was recorded."""
-    names = ("sanitizer", "counters", "silicon", "asynchronous")
-    sanitizer, counters, silicon, planted = map(measured.load, names)
+    names = ("sanitizer", "counters", "silicon", "asynchronous", "beside")
+    sanitizer, counters, silicon, planted, beside = map(measured.load, names)
     return "\n".join(
         [
             _INTRODUCTION,
@@ -396,6 +401,11 @@ def page(results: list[Verdict]) -> str:
             f"\n{false_alarms(results)}. The clean launches are the same kernels mended, and the kernels of the "
             "course.\n",
             *_with_notes(false_alarm_table(results), "why"),
+            "",
+            "### What ours alone know\n",
+            _OURS_ALONE,
+            f"{_origin(beside)}.\n",
+            _markdown(beside.rows),
             "",
             "## Counters\n",
             _COUNTERS,

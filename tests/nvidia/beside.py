@@ -1,6 +1,7 @@
 """python -m tests.nvidia.beside: what compute-sanitizer sees of mistakes that ours alone may know, on a Hopper GPU.
 
-Prints for each mistake the lines that our tools name, and what each of NVIDIA's says. Without a GPU it prints ours.
+Prints for each mistake the lines that our tools name, and what each of NVIDIA's says, and writes that to
+course_utils/measured/beside.json, of which docs/validation.md has a table. Without a GPU it prints ours.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from pathlib import Path
 
 import torch
 
+from course_utils import measured
 from course_utils.emulator import sanitize
 from course_utils.emulator.sanitizer import TOOLS, Finding
 from course_utils.launches import Launch
 from course_utils.nvidia.tools import run_compute_sanitizer, why_unavailable
 from course_utils.toolchain.source import INCLUDE
 
+COMMAND = "python -m tests.nvidia.beside"
 KINDS = {  # kind -> blocks, threads, and the body of k(const float* in, float* out, int* flag)
     "an atomic on what nobody has written": (
         (1, 64),
@@ -108,27 +111,35 @@ def launch_of(kind: str, folder: Path) -> Launch:
 
 
 def lines(findings: list[Finding], file: str) -> str:
+    """The lines of the source that the findings name; "-" for none."""
     text = Path(file).read_text(encoding="utf-8").splitlines()
     places = dict.fromkeys(f.line for f in findings)
-    return ", ".join("?" if n is None or n > len(text) else text[n - 1].strip() for n in places)
+    return ", ".join("?" if n is None or n > len(text) else f"`{text[n - 1].strip()}`" for n in places) or "-"
+
+
+def row(kind: str, folder: Path) -> measured.Row:
+    """What our tools say of a mistake, and where there is a GPU what each of NVIDIA's says."""
+    launch = launch_of(kind, folder)
+    with sanitize() as report:
+        launch.run()
+    (tool,) = {f.tool for f in report.findings}
+    found: measured.Row = {"mistake": kind, "ours": f"{tool}: {lines(report.findings, launch.source)}"}
+    for tool in () if why_unavailable("compute-sanitizer") else TOOLS:
+        run = run_compute_sanitizer(launch, tool)
+        found[tool] = run.failure or lines(run.findings, launch.source)
+    return found
 
 
 def main() -> None:
-    here = why_unavailable("compute-sanitizer")
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
-            launch = launch_of(kind, Path(folder))
-            with sanitize() as report:
-                launch.run()
-            ours = {
-                f.tool: lines([g for g in report.findings if g.tool == f.tool], launch.source) for f in report.findings
-            }
-            print(f"{kind}\n  ours: {ours or 'nothing'}", flush=True)
-            for tool in () if here else TOOLS:
-                run = run_compute_sanitizer(launch, tool)
-                said = lines(run.findings, launch.source) or run.failure
-                print(f"  NVIDIA's {tool}: {said or 'nothing'}", flush=True)
-    print(here or "")
+            rows.append(row(kind, Path(folder)))
+            print(*(f"{name}: {said}" for name, said in rows[-1].items()), sep="\n  ", flush=True)
+    if why := why_unavailable("compute-sanitizer"):
+        print(why)
+    else:
+        measured.save("beside", rows, COMMAND)
 
 
 if __name__ == "__main__":

@@ -206,16 +206,24 @@ static unsigned log_of_piece(uintptr_t address, size_t bytes) {
     return log_bytes;
 }
 
-void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
+// In pieces of at most `widest` bytes.
+static void record_pieces(uintptr_t address, size_t bytes, size_t widest, Access access, uintptr_t counter) {
     const Recorder* r = access == Access::read && emu_current ? emu_recorder() : nullptr;
     for (unsigned piece = 0; bytes; piece++) {
         const unsigned copied = r ? emu_bytes_to_copy(*r, emu_place_of(counter), piece) : 0;
-        const unsigned log_bytes = copied && copied <= bytes ? (unsigned)__builtin_ctz(copied) : log_of_piece(address, bytes);
+        const unsigned log_bytes = copied && copied <= bytes ? (unsigned)__builtin_ctz(copied) : log_of_piece(address, bytes < widest ? bytes : widest);
         record(address, log_bytes, access, counter, piece != 0);
         address += 1u << log_bytes;
         bytes -= 1u << log_bytes;
     }
 }
+
+void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
+    record_pieces(address, bytes, bytes, access, counter);
+}
+
+// A struct's size is a multiple of its alignment, and a GPU takes no piece that is wider than that.
+static size_t width_in_struct(size_t bytes) { return bytes & -bytes; }
 
 void emu_record_target(Fiber* f, uintptr_t to) {
     if (!emu_block->tracer || !emu_block->tracer->watching || !f->logged) return;
@@ -416,8 +424,8 @@ void __cyg_profile_func_exit(void*, void*) {}
     }
 HOOKS(1, 0) HOOKS(2, 1) HOOKS(4, 2) HOOKS(8, 3) HOOKS(16, 4)
 #undef HOOKS
-void __tsan_read_range(void* a, size_t bytes) { emu_record_access((uintptr_t)a, bytes, Access::read, COUNTER); }
-void __tsan_write_range(void* a, size_t bytes) { emu_record_access((uintptr_t)a, bytes, Access::write, COUNTER); }
+void __tsan_read_range(void* a, size_t bytes) { record_pieces((uintptr_t)a, bytes, width_in_struct(bytes), Access::read, COUNTER); }
+void __tsan_write_range(void* a, size_t bytes) { record_pieces((uintptr_t)a, bytes, width_in_struct(bytes), Access::write, COUNTER); }
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
     if (emu_current && emu_recorder()) return record_copy((char*)to, (const char*)from, bytes, COUNTER);
     emu_record_access((uintptr_t)from, bytes, Access::read, COUNTER);
