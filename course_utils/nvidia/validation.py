@@ -378,7 +378,8 @@ or is slow, but breaks no rule that a sanitizer knows: only a comparison of numb
 _OURS_ALONE = """\
 NVIDIA's racecheck watches shared memory, its initcheck global memory, and a fence is no barrier to either. Ours follow
 flags and fences, and watch what threads of a block exchange through global memory and variables. A bulk copy past the
-end of an array both find. The kernels are in `tests/nvidia/beside.py`; `python -m tests.nvidia.beside` runs them again.
+end of an array fails the launch under NVIDIA's memcheck; ours names array, bytes and line. The kernels are in
+`tests/nvidia/beside.py`; `python -m tests.nvidia.beside` runs them again.
 """
 _COUNTERS = """\
 A *request* is one memory instruction of one warp; a *sector* is 32 bytes of global memory; a *wavefront* is one pass
