@@ -5,6 +5,7 @@ import functools
 import re
 import tomllib
 from collections.abc import Iterable, Iterator
+from glob import glob
 from pathlib import Path
 from typing import NamedTuple
 
@@ -218,3 +219,13 @@ def test_a_planted_import_is_found_and_printed(tmp_path, file, line, says):
     found = arrows(tmp_path)
     said = [*wrong_arrows(found), *wrong_siblings(found), *map(str, circle(found) or ())]
     assert any(says in words for words in said), said
+
+
+def test_every_file_of_the_package_is_installed():
+    """Kernels include some that have no ending, as <cuda/atomic>."""
+    root = ROOT / PACKAGE
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = settings["tool"]["setuptools"]["package-data"][PACKAGE]
+    installed = {file for pattern in patterns for file in glob(pattern, root_dir=root, recursive=True)}
+    files = (file for file in root.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc"))
+    assert {file.relative_to(root).as_posix() for file in files} <= installed

@@ -141,7 +141,8 @@ def _processor() -> str:
 def _own_files() -> str:
     """Of all that goes into a build and does not come with the kernel: compiler.py has the flags of the linker, too."""
     python = [HERE / "compiler.py", HERE / "exact.py"]
-    files = sorted([*HERE.glob("runtime/*"), *HERE.glob("include/**/*.h"), *python])
+    headers = (file for file in HERE.glob("include/**/*") if file.is_file())
+    files = sorted([*HERE.glob("runtime/*"), *headers, *python])
     parts = [part for file in files for part in (str(file.relative_to(HERE)).encode(), file.read_bytes())]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
