@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from cuda.pathfinder import find_nvidia_header_directory
-
+from course_utils.emulator.cuda_headers import cuda_folder
 from course_utils.emulator.exact import exact
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
@@ -145,15 +144,6 @@ def _own_files() -> str:
     files = sorted([*HERE.glob("runtime/*"), *headers, *python])
     parts = [part for file in files for part in (str(file.relative_to(HERE)).encode(), file.read_bytes())]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
-
-
-@functools.cache
-def _cuda_headers() -> Path:
-    """The folder of NVIDIA's headers, as the wheels bring them. Raises CompileError where there is none."""
-    folder = find_nvidia_header_directory("cudart")
-    if folder is None:
-        raise CompileError("CUDA's headers are missing: `pip install nvidia-cuda-runtime nvidia-cuda-cccl`")
-    return Path(folder)
 
 
 def _key(*parts: object) -> str:
@@ -365,7 +355,7 @@ def build_kernels(
             for header, content in headers.items():
                 (Path(folder) / header).write_text(content, encoding="utf-8")
             (Path(folder) / "kernels.cpp").write_text(text, encoding="utf-8")
-            (Path(folder) / CUDA_HEADERS).symlink_to(_cuda_headers())
+            (Path(folder) / CUDA_HEADERS).symlink_to(cuda_folder())
             begins_with, places = PRELUDE, []
             if compiler.kind == "gcc":
                 if any(_OF_FLOAT16.search(each) for each in (text, *headers.values())):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from cuda.pathfinder import find_nvidia_header_directory
 
+from course_utils.toolchain.errors import CompileError
+
 _OF_ONE_FILE = (
     *("common_functions", "device_double_functions", "device_functions", "math_functions", "sm_35_atomic_functions"),
     *("sm_35_intrinsics", "texture_indirect_functions", "surface_indirect_functions", "device_launch_parameters"),
@@ -45,10 +47,10 @@ NAMES_OF_THE_RUNTIME = r"\bcuda(?:[A-Z]\w*)"
 
 @functools.cache
 def cuda_folder() -> Path:
-    """Where the headers of NVIDIA's wheels are. Raises FileNotFoundError where that package is not installed."""
+    """The folder of NVIDIA's headers, as the wheels bring them. Raises CompileError where there is none."""
     folder = find_nvidia_header_directory("cudart")
     if folder is None:
-        raise FileNotFoundError("the headers of CUDA are not installed: `pip install nvidia-cuda-runtime`")
+        raise CompileError("CUDA's headers are missing: `pip install nvidia-cuda-runtime nvidia-cuda-cccl`")
     return Path(folder)
 
 
