@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -143,13 +143,14 @@ def check_kernel(
 ) -> None:
     """Raises what `compile_kernel` raises for the first architecture where NVRTC refuses a kernel for all of them.
 
-    A large kernel that it takes needs a third of that function's time: little is optimized. Such kernels are
-    remembered. Products of a warpgroup that ptxas serializes are no error here.
+    A kernel that it takes needs a sixth to two thirds of that function's time: little is optimized, and ptxas sees only
+    what it could refuse. Such kernels are remembered. Products of a warpgroup that ptxas serializes are no error here.
     """
     requests = [_request(code, arch, options, name_expressions) for arch in architectures]
     for request in requests:
         with contextlib.suppress(CompileError):
-            _compile(request, ("--Ofast-compile=max",), request.name)
+            if _has_inline_ptx(request) or _is_for_ptxas(_ptx(request)):
+                _compile(request, _FAST, request.name)
             _kept(request).with_suffix(_TAKEN).touch()
             return
     _kept_compilation(requests[0], requests[0].name)  # what counts, and is quoted, is what is said of it for a GPU
@@ -184,6 +185,24 @@ def _request(code: str, arch: str, options: Sequence[str], name_expressions: Seq
     )
     headers = included_files(code, [*folders, *_include_folders(options)])
     return _Request(code, source_name(code), headers, folders, flags, tuple(name_expressions))
+
+
+_FAST = ("--Ofast-compile=max",)
+_MOST = {"shared": 48 << 10, "const": 64 << 10}  # bytes that a kernel may declare
+_DECLARED = re.compile(r"^.*\.(shared|const) \.align \d+ \.[a-z](\d+) [^\[;\n]+(?:\[(\d+)\])?", re.MULTILINE)
+
+
+def _has_inline_ptx(request: _Request) -> bool:
+    """Whether a kernel or one of its headers has PTX of its own, which ptxas alone reads."""
+    return any(re.search(r"\basm\b|\b__asm", text) for text in (request.code, *request.headers.values()))
+
+
+def _is_for_ptxas(ptx: str) -> bool:
+    """Whether ptxas may refuse what NVVM has written: a function that nobody defines, or more memory than there is."""
+    declared = dict.fromkeys(_MOST, 0)
+    for space, bits, count in _DECLARED.findall(ptx):
+        declared[space] += int(bits) // 8 * int(count or 1)
+    return ".extern .func" in ptx or any(declared[space] > most for space, most in _MOST.items())
 
 
 def _kept_compilation(request: _Request, failure: str) -> dict[str, Any]:
@@ -229,33 +248,51 @@ def _include_folders(options: Sequence[str]) -> list[Path]:
 
 def _compile(request: _Request, more: Sequence[str], failure: str) -> dict[str, Any]:
     """What is kept of a compilation: the machine code, NVRTC's log, and the name expression of each template."""
-    searched = [*(f"-I{folder}" for folder in request.folders), *_cuda_include_flags()]
-    flags = [flag.encode() for flag in (*searched, *request.flags, *more)]
-    program = _call(_nvrtc.nvrtcCreateProgram, request.code.encode(), request.name.encode(), 0, [], [])
-    try:
-        for expression in request.name_expressions:
-            _call(_nvrtc.nvrtcAddNameExpression, program, expression.encode())
-        (status,) = _nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-        log = bytearray(_call(_nvrtc.nvrtcGetProgramLogSize, program))
-        _call(_nvrtc.nvrtcGetProgramLog, program, log)
-        text = log.replace(b"\0", b"").decode(errors="replace").strip()
-        if ptx_lines.ERROR.search(text):
-            ptx = bytearray(_call(_nvrtc.nvrtcGetPTXSize, program))
-            _call(_nvrtc.nvrtcGetPTX, program, ptx)
-            text = ptx_lines.with_source_lines(text, ptx.decode(errors="replace"))
-        if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            kind = CompileError if status in _REFUSALS else NvrtcFailure
-            raise kind(f"{failure}:\n{text or status.name}", text)
+    with _program(request, (*request.flags, *more), failure) as (program, log):
         cubin = bytearray(_call(_nvrtc.nvrtcGetCUBINSize, program))
         _call(_nvrtc.nvrtcGetCUBIN, program, cubin)
         return {
             "cubin": base64.b64encode(cubin).decode(),
-            "log": text,
+            "log": log,
             "expressions": {
                 _call(_nvrtc.nvrtcGetLoweredName, program, expression.encode()).decode(): expression
                 for expression in request.name_expressions
             },
         }
+
+
+def _ptx(request: _Request) -> str:
+    """What ptxas would be given. Raises as `_compile`."""
+    real, *flags = request.flags
+    with _program(request, (real.replace("=sm_", "=compute_"), *flags, *_FAST), request.name) as (program, _):
+        return _ptx_of(program)
+
+
+def _ptx_of(program: Any) -> str:
+    ptx = bytearray(_call(_nvrtc.nvrtcGetPTXSize, program))
+    _call(_nvrtc.nvrtcGetPTX, program, ptx)
+    return ptx.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _program(request: _Request, flags: Sequence[str], failure: str) -> Iterator[tuple[Any, str]]:
+    """A compiled program of NVRTC's, and its log. `failure` begins the message of a CompileError."""
+    searched = [*(f"-I{folder}" for folder in request.folders), *_cuda_include_flags()]
+    words = [flag.encode() for flag in (*searched, *flags)]
+    program = _call(_nvrtc.nvrtcCreateProgram, request.code.encode(), request.name.encode(), 0, [], [])
+    try:
+        for expression in request.name_expressions:
+            _call(_nvrtc.nvrtcAddNameExpression, program, expression.encode())
+        (status,) = _nvrtc.nvrtcCompileProgram(program, len(words), words)
+        log = bytearray(_call(_nvrtc.nvrtcGetProgramLogSize, program))
+        _call(_nvrtc.nvrtcGetProgramLog, program, log)
+        text = log.replace(b"\0", b"").decode(errors="replace").strip()
+        if ptx_lines.ERROR.search(text):
+            text = ptx_lines.with_source_lines(text, _ptx_of(program))
+        if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            kind = CompileError if status in _REFUSALS else NvrtcFailure
+            raise kind(f"{failure}:\n{text or status.name}", text)
+        yield program, text
     finally:
         _nvrtc.nvrtcDestroyProgram(program)
 

@@ -40,13 +40,13 @@ def own_cache(monkeypatch, tmp_path):
 @pytest.fixture
 def asked(monkeypatch):
     """The names of the kernels that NVRTC is asked about from now on."""
-    names, compile_ = [], nvrtc._compile
+    names, program = [], nvrtc._program
 
-    def count(request, more, failure):
+    def count(request, flags, failure):
         names.append(request.name)
-        return compile_(request, more, failure)
+        return program(request, flags, failure)
 
-    monkeypatch.setattr(nvrtc, "_compile", count)
+    monkeypatch.setattr(nvrtc, "_program", count)
     return names
 
 
@@ -103,6 +103,11 @@ def test_what_the_host_compiler_takes_is_refused_before_anything_runs():
 
 PTXAS = {
     "static shared memory": (KERNEL % "__shared__ float s[13000]; s[n] = 1; a[0] = s[0];", "0xc000 max"),
+    "shared memory of two sizes": (
+        KERNEL % "__shared__ double s[70][80]; __shared__ char t[5000]; s[n][0] = t[n] = 1; a[0] = s[0][n] + t[0];",
+        "0xc000 max",
+    ),
+    "constants": ("__constant__ float t[20000];\n" + KERNEL % "a[0] = t[n];", "0x10000 max"),
     "inline PTX": (
         KERNEL % 'asm volatile("add.f32 %0, %0;" : "+f"(a[0]));',
         "kernel.cu(2): ptxas error   : Arguments mismatch for instruction 'add'",
@@ -186,14 +191,14 @@ def test_a_refusal_is_asked_again(own_cache, asked):
 
 
 def test_what_is_refused_only_when_little_is_optimized_is_taken(own_cache, monkeypatch):
-    compile_ = nvrtc._compile
+    program = nvrtc._program
 
-    def refuse_fast(request, more, failure):
-        if more:
+    def refuse_fast(request, flags, failure):
+        if len(flags) > len(request.flags):
             raise CompileError("only so")
-        return compile_(request, more, failure)
+        return program(request, flags, failure)
 
-    monkeypatch.setattr(nvrtc, "_compile", refuse_fast)
+    monkeypatch.setattr(nvrtc, "_program", refuse_fast)
     assert Verdict(RIGHT, ("sm_80",), (), ()).is_taken()
     assert nvrtc.is_known_to_compile(RIGHT, ("sm_80",))
 
@@ -252,14 +257,14 @@ def test_where_a_part_of_nvrtc_is_missing_the_emulator_goes_on(own_cache, monkey
     def fail(*_):
         raise nvrtc.NvrtcFailure("libnvrtc-builtins.so is not there")
 
-    monkeypatch.setattr(nvrtc, "_compile", fail)
+    monkeypatch.setattr(nvrtc, "_program", fail)
     assert not Verdict(RIGHT, ("sm_80",), (), ()).is_taken()
     RawModule(code=RIGHT).compile()
 
 
 def test_nvrtc_that_does_not_answer_is_not_waited_for_for_ever(own_cache, monkeypatch):
     answers = threading.Event()
-    monkeypatch.setattr(nvrtc, "_compile", lambda *_: answers.wait(20))
+    monkeypatch.setattr(nvrtc, "_program", lambda *_: answers.wait(20))
     monkeypatch.setattr(verdict, "PATIENCE", 0.05)
     asked = Verdict(RIGHT, ("sm_80",), (), ())
     with pytest.warns(UserWarning, match=r"kernel\.cu: NVIDIA's compiler gave no answer within 0\.05 s"):
