@@ -30,7 +30,7 @@ JOINS = {"": "", "and": "&", "or": "|", "xor": "^"}
 
 
 def compute(opcode: str, operands: Sequence[str]) -> str | None:
-    """The instruction as a C++ statement; None where it is none of these."""
+    """The instruction as a C++ statement; None for other instructions."""
     name, *modifiers = opcode.split(".")
     if name == "cvt":
         return _convert(modifiers, operands)
@@ -92,7 +92,7 @@ def _convert(modifiers: Sequence[str], operands: Sequence[str]) -> str | None:
 
 
 def _compare(modifiers: Sequence[str], operands: Sequence[str]) -> str | None:
-    """setp: into one predicate, or two, of which the second is the opposite; both may be joined with a third."""
+    """setp: into one predicate, or into two with opposite values; each may be joined with a third."""
     how, *joins, kind = [one for one in modifiers if one != "ftz"]
     joined = joins[0] if joins else ""
     targets = operands[: len(operands) - 2 - bool(joined)]

@@ -18,6 +18,7 @@ from course_utils import measured
 from course_utils.emulator.sanitizer import Finding
 from course_utils.launches import Launch
 from course_utils.measured import Measurement, Row
+from course_utils.nvidia import arithmetic
 from course_utils.nvidia.comparison import emulated_findings
 from course_utils.nvidia.figures import FIGURES, emulated_figures, ncu_figures
 from course_utils.nvidia.measure import Case, counter_cases, sanitizer_cases
@@ -386,12 +387,23 @@ A *request* is one memory instruction of one warp; a *sector* is 32 bytes of glo
 through the 32 banks of shared memory; a *bank conflict* is a wavefront more than needed. Micro-kernels make one pattern
 of accesses each. Compared are, for each launch:
 """
+_ARITHMETIC = """\
+Each operator, cast and function of CUDA C++, for each of its types, ran on the GPU with edge values (zeros, limits,
+denormals, infinities, NaN, numbers halfway between two others) and random ones. A test compares the emulator's bits
+with the record. They may differ in three places: the bits of a NaN, which PTX leaves open; the last places of
+functions for which CUDA's tables give an error bound; and `(unsigned)3e10` as a constant, which ptxas folds to another
+number than the instruction gives.
+
+The record has denormals, as NVRTC and nvcc compile by default. CuPy asks for `-ftz=true`: on a GPU, a kernel of the
+course takes floats smaller than 2⁻¹²⁶ in magnitude as 0. The emulator keeps them.
+"""
 
 
 def page(results: list[Verdict]) -> str:
     """docs/validation.md: both comparisons, with where and when NVIDIA's side was recorded."""
     names = ("sanitizer", "counters", "silicon", "asynchronous", "beside")
     sanitizer, counters, silicon, planted, beside = map(measured.load, names)
+    of_arithmetic = measured.load("arithmetic")
     return "\n".join(
         [
             _INTRODUCTION,
@@ -418,6 +430,11 @@ def page(results: list[Verdict]) -> str:
             "The compiler or the hardware does something there that the source does not say. "
             "In each cell: the emulator's count / ncu's.\n",
             "\n\n".join(f"{reason.why}\n\n{_markdown(_explained_rows(reason))}" for reason in EXPLAINED),
+            "",
+            "## Arithmetic\n",
+            _ARITHMETIC,
+            f"{_origin(of_arithmetic)}.\n",
+            _markdown(arithmetic.counts()),
             "",
             silicon_page.section(silicon, _origin(silicon), planted, _origin(planted), _markdown),
         ]

@@ -20,7 +20,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from course_utils.tables import aligned
-from tests.corpus.compiled import Outcome, outcomes_within
+from tests.corpus.compiled import NO_ANSWER, Outcome, outcomes_within
 
 BESIDE = ("Common", "common", "include", "inc")  # folders with headers, in that of a file or above it
 
@@ -70,22 +70,22 @@ def _folders_beside(path: Path, top: Path) -> list[Path]:
 
 def report(found: Sequence[Outcome], files: int) -> str:
     """The tables, as text."""
-    nvrtc, emulator = (
-        sum(not message for message in of) for of in ([o.nvrtc for o in found], [o.emulator for o in found])
-    )
+    unanswered = [one for one in found if one.kernel == NO_ANSWER]
+    kernels = [one for one in found if one.kernel != NO_ANSWER]
     sections = [
-        f"{files} files ({len({one.file for one in found})} with kernels), {len(found)} kernels: "
-        f"NVRTC takes {nvrtc}, the emulator {emulator}"
+        f"{files} files ({len({one.file for one in found})} with kernels), {len(kernels)} kernels: "
+        f"NVRTC takes {sum(not o.nvrtc for o in kernels)}, the emulator {sum(not o.emulator for o in kernels)}"
     ]
     tables = {
+        "Files without an answer": [(one.emulator, one) for one in unanswered],
         "NVRTC takes, the emulator refuses in a host compiler's words": [
-            (o.emulator, o) for o in found if not o.nvrtc and o.emulator and not o.ours
+            (o.emulator, o) for o in kernels if not o.nvrtc and o.emulator and not o.ours
         ],
         "NVRTC takes, the emulator refuses with a sentence of its own": [
-            (o.emulator, o) for o in found if not o.nvrtc and o.emulator and o.ours
+            (o.emulator, o) for o in kernels if not o.nvrtc and o.emulator and o.ours
         ],
-        "The emulator takes, NVRTC refuses": [(o.nvrtc, o) for o in found if o.nvrtc and not o.emulator],
-        "Both refuse; NVRTC's words": [(o.nvrtc, o) for o in found if o.nvrtc and o.emulator],
+        "The emulator takes, NVRTC refuses": [(o.nvrtc, o) for o in kernels if o.nvrtc and not o.emulator],
+        "Both refuse; NVRTC's words": [(o.nvrtc, o) for o in kernels if o.nvrtc and o.emulator],
     }
     for title, rows in tables.items():
         if rows:

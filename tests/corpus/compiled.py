@@ -19,6 +19,7 @@ from course_utils.toolchain.host_launches import instances
 from course_utils.toolchain.nvrtc import compile_kernel
 from course_utils.toolchain.source import KernelFunction, KernelSource, find_kernels
 
+NO_ANSWER = "(no answer)"
 OURS = re.compile(r"^(?:static assertion failed: )?the (?:CPU )?emulator\b|; the CPU emulator is\b")
 
 
@@ -27,6 +28,7 @@ class Outcome:
     """What both made of a kernel, or of an instance of a template: what each refused it with; "" if it took it.
 
     ours: whether the emulator's message is a sentence of the course.
+    `kernel` is NO_ANSWER for a file that took too long.
     """
 
     file: str
@@ -123,9 +125,9 @@ def outcomes_within(
     try:
         if here.poll(seconds):
             return here.recv()
-        return [Outcome(name, "?", "", f"no answer within {seconds:g} s")]
+        return [Outcome(name, NO_ANSWER, "", f"took more than {seconds:g} s")]
     except EOFError:
-        return [Outcome(name, "?", "", "the process that compiled it died")]
+        return [Outcome(name, NO_ANSWER, "", "the process that compiled it died")]
     finally:
         if process.is_alive():
             process.join(0.2)

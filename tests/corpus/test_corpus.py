@@ -30,6 +30,13 @@ def test_each_kernel_is_compiled_on_both_machines(tmp_path, capsys):
     assert [name for name, one in found.items() if one["nvrtc"]] == ["broken"]
 
 
+def test_a_file_that_takes_too_long_is_a_row_of_its_own(tmp_path, capsys):
+    (tmp_path / "long.cu").write_text("__global__ void k(float* x) { x[0] = 1; }\n")
+    assert main([str(tmp_path), "--seconds", "0"]) == 1
+    said = capsys.readouterr().out
+    assert "0 kernels" in said and "Files without an answer: 1" in said and "took more than 0 s" in said
+
+
 def test_a_disagreement_is_one_unless_a_sentence_of_ours_says_why():
     assert Outcome("a.cu", "k", "", "‘x’ was not declared").disagrees
     assert Outcome("a.cu", "k", "x is undefined", "").disagrees

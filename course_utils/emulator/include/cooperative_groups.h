@@ -206,7 +206,7 @@ EMU_INLINE coalesced_group tiled_partition(const coalesced_group& parent, unsign
     return thread_group(parent).partition(tile_size);
 }
 
-// The threads of a group that bring the same label; those that bring the same truth.
+// Groups of the threads with the same label, or with the same truth value.
 template <class T> EMU_INLINE coalesced_group labeled_partition(const coalesced_group& group, T label, emu_site site = emu_here()) {
     const unsigned mine = __match_any_sync(group.mask(), label, site), first = mine & -mine;
     const unsigned firsts = __ballot_sync(group.mask(), emu::lane() == (unsigned)__builtin_ctz(first), site);

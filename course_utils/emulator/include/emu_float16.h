@@ -214,7 +214,7 @@ template <class T> EMU_INLINE T integer_of16(float rounded, float given) {
 
 }  // namespace emu
 
-// The functions that cuda_fp16.h and cuda_bf16.h declare for either type T, a pair T2 of which has another name.
+// The functions that cuda_fp16.h and cuda_bf16.h both declare: for a type T and for a pair T2 of it.
 #define EMU_FLOAT16_EACH(T, T2, name, name2, value) /* a function of x, and the same of both halves of a pair */            \
     EMU_INLINE T name(T a) { const float x = a; return value; }                                                             \
     EMU_INLINE T2 name2(T2 a) { return {name(a.x), name(a.y)}; }

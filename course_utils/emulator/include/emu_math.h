@@ -95,8 +95,8 @@ EMU_INLINE float fmin(float a, float b) { return fminf(a, b); }
 
 namespace emu {
 
-// An operation with another rounding than to the nearest, of which the compiler knows nothing: it may neither compute it
-// before nor move it.
+// An operation that rounds up, down or to zero. The compiler does not know that the rounding has changed: it may neither
+// compute the operation at compile time nor move it.
 #if defined(__aarch64__)
 enum class rounding_mode : int { to_nearest = 0, up = 0x400000, down = 0x800000, to_zero = 0xc00000 };
 #else

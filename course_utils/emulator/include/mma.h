@@ -1,5 +1,5 @@
-// WMMA: products of tiles that are spread over the registers of a warp. Which lane has which number is left open by CUDA; here
-// it is as in the operands of mma.sync, of which silicon makes these products.
+// WMMA: products of tiles that are spread over the registers of a warp. CUDA leaves open which lane has which number; here the
+// layout is that of mma.sync's operands, the instruction that the compiler makes of WMMA.
 #pragma once
 #include "cuda_fp16.h"
 #include "cuda_bf16.h"

@@ -1,9 +1,10 @@
 // Racecheck of global memory in a kernel that calls a fence: its threads may wait for each other by flags, in any block.
 //
-// What a thread knows: of others, up to which moment all they did comes before whatever it does from now on. A fence releases
-// that, and what the thread itself has done: the next atomic, or write of a volatile variable, leaves it there, and an atomic or
-// volatile read of the same place takes it along. So what a thread does behind its last fence is known to nobody, and a fence
-// that no flag follows orders nothing. At __syncthreads() and __syncwarp() those who meet there know afterwards what each knew.
+// What a thread knows is, for each other thread, up to which moment that thread's accesses come before its own next one. A fence
+// releases this knowledge, together with the thread's own accesses so far: the next atomic, or write of a volatile variable,
+// stores it at that address, and an atomic or volatile read of the same address takes it over. So nobody knows what a thread
+// did after its last fence, and a fence without a flag after it orders nothing. Threads that meet at __syncthreads() or
+// __syncwarp() know afterwards what each of them knew.
 //
 // Moments are counted through the launch, under one lock, in the order in which it happens to run.
 #include "fences.h"

@@ -4,7 +4,7 @@
 emulator and compares all bits.
 """
 
-from course_utils.nvidia.arithmetic.compare import summary
+from course_utils.nvidia.arithmetic.compare import counts, summary
 from course_utils.nvidia.arithmetic.record import measure_arithmetic
 
-__all__ = ["measure_arithmetic", "summary"]
+__all__ = ["counts", "measure_arithmetic", "summary"]

@@ -80,18 +80,23 @@ def shown(bits: int, type_name: str) -> str:
     return f"{signed} ({bits:#x})" if signed > 9 or signed < 0 else str(signed)
 
 
+def counts() -> list[Row]:
+    """A line for each group: its expressions, and the values that they are computed for."""
+    return [
+        {
+            "group": group,
+            "expressions": len(those),
+            "values": sum(arguments(expression.signature).shape[1] for expression in those),
+        }
+        for group, those in groups().items()
+    ]
+
+
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """A line for each group: its expressions and values, and how many expressions the emulator computes otherwise."""
+    """The `counts`, and for how many expressions the emulator gives something else."""
     lines: list[Row] = []
-    for group, those in groups().items():
+    for line, those in zip(counts(), groups().values(), strict=True):
         found = differences(rows, run(tuple(those), "cpu"))
-        lines.append(
-            {
-                "group": group,
-                "expressions": len(those),
-                "values": sum(arguments(expression.signature).shape[1] for expression in those),
-                "different": len(found),
-                "the first": f"{found[0].expression.name} {found[0].why}" if found else "",
-            }
-        )
+        first = f"{found[0].expression.name} {found[0].why}" if found else ""
+        lines.append({**line, "different": len(found), "the first": first})
     return lines
