@@ -80,7 +80,8 @@ DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets 
 class RawModule:
     """The kernels of one source text, compiled for a backend at the first launch there (or by `compile`).
 
-    code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`);
+    code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`), of which
+    the emulator follows -D, -U and -I;
     `kernels/include` is always on the include path, and a kernel with `arch: sm_90a only` in its header is compiled
     for that. name_expressions: template instances, as in CuPy.
 
@@ -205,23 +206,34 @@ class RawModule:
 
     @functools.cached_property
     def _cupy_module(self) -> Any:
-        cupy = _import_cupy()
         folder = [f"-I{self.code.path.parent}"] if isinstance(self.code, KernelSource) else []
         needed = self._architecture
         exact = [f"-arch={needed}"] if needed.exact else []  # CuPy's default leaves out what only this architecture has
         options = ("--std=c++17", "-lineinfo", *exact, *self.options, *folder, f"-I{INCLUDE}")
-        module = cupy.RawModule(code=str(self.code), options=options, name_expressions=self.name_expressions or None)
         said = io.StringIO()
-        try:
-            module.compile(log_stream=said)
-        except cupy.cuda.compiler.CompileException as error:
-            log = str(error)
-            raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log) from None
+        module = self._made_by_cupy(options, said)
         if needed.exact:  # CuPy keeps what it compiled, and then says nothing
             headers = included_files(self.code, [Path(option[2:]) for option in (*folder, f"-I{INCLUDE}")])
             compilation = str(self.code), sorted(headers.values()), self.options, self.name_expressions
-            refuse_serialized(self.name, remembered(said.getvalue(), cupy.cuda.nvrtc.getVersion(), *compilation))
+            refuse_serialized(
+                self.name, remembered(said.getvalue(), _import_cupy().cuda.nvrtc.getVersion(), *compilation)
+            )
         return module
+
+    def _made_by_cupy(self, options: Sequence[str], said: io.StringIO) -> Any:
+        """Compiled; said: what NVRTC logs. CuPy finds a kernel with C++ linkage by its name only where that is among
+        the name expressions, and NVRTC takes as such only what the preprocessor leaves in and no namespace hides."""
+        cupy = _import_cupy()
+        plain = [k.name for k in self._kernels.values() if k.bodies and not k.template]
+        with_plain = dict.fromkeys((*self.name_expressions, *plain))
+        for names in ([] if 'extern "C"' in self.code else [tuple(with_plain)]) + [self.name_expressions]:
+            module = cupy.RawModule(code=str(self.code), options=options, name_expressions=names or None)
+            try:
+                module.compile(log_stream=said)
+                return module
+            except cupy.cuda.compiler.CompileException as error:
+                log = str(error)
+        raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log)
 
 
 @functools.cache

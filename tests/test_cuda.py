@@ -484,6 +484,18 @@ def test_cuda_tensors_without_cupy_say_how_to_get_it(monkeypatch):
 # ---- the two backends
 
 
+def test_a_kernel_with_cpp_linkage_is_found_by_its_name(device):
+    code = """#if 0
+    __global__ void left_out(float* x) { x[0] = 1; }
+    #endif
+    __device__ float factor = 3;
+    __global__ void fill(float* x) { x[threadIdx.x] = factor; }"""
+    for text in (code, code.replace("#if 0", "#if 1")):
+        x = torch.zeros(4, device=device)
+        RawModule(code=text).get_function("fill")((1,), (4,), (x,))
+        assert (x == 3).all()
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("threads", [32, 64, 256])
 @pytest.mark.parametrize("blocks", [1, 7])

@@ -17,9 +17,11 @@
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator does
 not imitate: the order in which a GPU runs threads between barriers (here: one after the other, the first one or, by
-`configure(thread_order=)`, another first), the last bits of fast functions, and time. A thread that waits in a loop for
-another one of its block must wait by an atomic function or __nanosleep(): a loop of plain reads goes on for ever. Its
-device presents itself as sm_80 with 227 KiB of shared memory per block.
+`configure(thread_order=)`, another first), the last bits of fast functions, and time. It rounds twice in a * b + c,
+which NVRTC makes one fma of (fmaf() is the same on both), and keeps denormals, which CuPy flushes (-ftz=true). Of a
+kernel's options it follows -D, -U and -I, and none about arithmetic, such as --use_fast_math. A thread that waits in a
+loop for another one of its block must wait by an atomic function or __nanosleep(): a loop of plain reads goes on for
+ever. Its device presents itself as sm_80 with 227 KiB of shared memory per block.
 
 To kernels whose header says `arch: sm_90a only` it is an sm_90a: wgmma, mbarriers, named barriers, the copy engine
 (cp.async.bulk, with tensor maps of `course_utils.cuda.tensor_map`), clusters of up to 8 blocks, setmaxnreg. Products

@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -32,14 +32,17 @@ HERE = Path(__file__).resolve().parent
 PRELUDE = "emu_prelude.h"  # what every kernel begins with
 PRELUDE_FLOAT16 = "emu_prelude_float16.h"  # the same, precompiled with cuda_fp16.h and cuda_bf16.h
 NVRTC_MACROS = "emu_nvrtc.h"  # and what follows it
+OPTIONS = "emu_options.h"  # the macros of a kernel's options, and after them its first line
 CUDA_HEADERS = "cuda_toolkit"  # what the folder of NVIDIA's headers is called in an #include of the emulator's own
 _OF_FLOAT16 = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](cuda_(fp|bf)16|cuda_fp[468]|mma)\.h', re.MULTILINE)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([\w/]+\.h)[>"]', re.MULTILINE)
 FOR_HOPPER = "-DEMU_HOPPER=1"  # the option of a kernel for sm_90a
 RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
     f"{name}.cpp"
     for name in (
         "fiber",
         "findings",
+        "heap",
         "block",
         "undefined",
         "async_counters",
@@ -178,12 +181,14 @@ def _kernel_flags(compiler: Compiler, build: Build) -> list[str]:
 
 def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     # No contraction to FMA and no type-based aliasing: a kernel gives the same bits with every compiler, and may
-    # reinterpret floats as CUDA code does. Endless loops stay endless (C++ would let the compiler delete them).
+    # reinterpret floats as CUDA code does. Integers wrap, as PTX says. Endless loops stay endless (C++ would let the
+    # compiler delete them).
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w", "-gdwarf-4"]
     flags += [
         "-ffp-contract=off",
         "-fsigned-char",
         "-fno-strict-aliasing",
+        "-fwrapv",
         "-fno-finite-loops",
         "-fno-threadsafe-statics",
     ]
@@ -333,6 +338,27 @@ def _compile(compiler: Compiler, flags: list[str], prelude: list[str], name: str
     _run([*command, "-c", ir.name, "-o", "kernels.o"], name, folder)
 
 
+def _own_headers(texts: Iterable[str]) -> list[str]:
+    """CUDA's headers that these texts include and that are the emulator's own: their names may be a kernel's macros."""
+    named = {name for text in texts for name in _INCLUDE.findall(text) if not name.startswith(("emu_", "cuda/"))}
+    return sorted(name for name in named if (HERE / "include" / name).is_file())
+
+
+def _definitions(options: list[str]) -> tuple[list[str], str]:
+    """The options for the compiler, and the other macros as text: -DT=4 must not reach the headers. A name that begins
+    with two underscores is meant for them."""
+    flags, lines = [], []
+    for option in options:
+        macro = re.fullmatch(r"-([DU])([A-Za-z]\w*|_[A-Za-z]\w*)(\(.*?\))?(?:=(.*))?", option, re.DOTALL)
+        if not macro or option == FOR_HOPPER:
+            flags.append(option)
+        elif macro[1] == "D":
+            lines.append(f"#define {macro[2]}{macro[3] or ''} {'1' if macro[4] is None else macro[4]}\n")
+        else:
+            lines.append(f"#undef {macro[2]}\n")
+    return flags, "".join(lines)
+
+
 def build_kernels(
     compiler: Compiler,
     text: str,
@@ -348,20 +374,24 @@ def build_kernels(
     """
     runtime = runtime or build_runtime(compiler)
     of_prelude = [*_kernel_flags(compiler, build), *(option for option in options if option == FOR_HOPPER)]
-    flags = [*_kernel_flags(compiler, build), *options]
-    library = cache_folder() / f"kernels-{_key(compiler, flags, runtime.name, text, sorted(headers.items()))}.so"
+    for_compiler, definitions = _definitions(options)
+    flags = [*_kernel_flags(compiler, build), *for_compiler]
+    parts = flags, definitions, runtime.name, text, sorted(headers.items())
+    library = cache_folder() / f"kernels-{_key(compiler, *parts)}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
             for header, content in headers.items():
                 (Path(folder) / header).write_text(content, encoding="utf-8")
             (Path(folder) / "kernels.cpp").write_text(text, encoding="utf-8")
+            (Path(folder) / OPTIONS).write_text(definitions, encoding="utf-8")
             (Path(folder) / CUDA_HEADERS).symlink_to(cuda_folder())
             begins_with, places = PRELUDE, []
             if compiler.kind == "gcc":
                 if any(_OF_FLOAT16.search(each) for each in (text, *headers.values())):
                     begins_with = PRELUDE_FLOAT16
                 places = [_build_prelude(compiler, of_prelude, begins_with).parent]
-            prelude = ["-include", begins_with, "-include", NVRTC_MACROS]
+            first = begins_with, NVRTC_MACROS, *_own_headers((text, *headers.values())), OPTIONS
+            prelude = [word for header in first for word in ("-include", header)]
             prelude += [f"-I{place}" for place in (*places, ".", HERE / "include")]
             prelude += ["-isystem", f"{CUDA_HEADERS}/cccl"]
             try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from course_utils.emulator.arithmetic_ptx import TYPES, compute
 from course_utils.toolchain.source import closing
@@ -460,6 +461,15 @@ _INSTRUCTION = re.compile(r"(?:(\w+):(?!:))?\s*(@!?%*\w+)?\s*(\S*)\s*(.*)", flag
 def _known(opcode: str, values: Operands, instruction: str, hopper: bool) -> str:
     if opcode in ("bar.sync", "barrier.sync") and values == ["0"]:  # of the 16 barriers, that of __syncthreads()
         return "__syncthreads()"
+    if found := _in_tables(opcode, values, instruction, hopper) or compute(opcode, values):
+        return found
+    for other in _other_orders(opcode):
+        if found := _in_tables(other, values, instruction, hopper):
+            return found
+    raise UnknownInstruction(instruction)
+
+
+def _in_tables(opcode: str, values: Operands, instruction: str, hopper: bool) -> str | None:
     for table in (INSTRUCTIONS, *([] if hopper else [BEFORE_HOPPER]), OF_HOPPER):
         for pattern, build in table:
             match = re.fullmatch(pattern, opcode)
@@ -467,10 +477,19 @@ def _known(opcode: str, values: Operands, instruction: str, hopper: bool) -> str
                 raise UnknownInstruction(f"{instruction}, but in a kernel whose header says `arch: sm_90a only`")
             if match:
                 return build(match, values)
-    computed = compute(opcode, values)
-    if computed is None:
-        raise UnknownInstruction(instruction)
-    return computed
+    return None
+
+
+MOST_MODIFIERS = 7  # to put into other orders: 5,040 of them
+
+
+def _other_orders(opcode: str) -> Iterator[str]:
+    """ptxas takes modifiers in any order, but for types among themselves: the result's comes first."""
+    name, *modifiers = opcode.split(".")
+    types = [one for one in modifiers if re.fullmatch(r"[busf]\d+(?:x2)?|bf16(?:x2)?|tf32|e\dm\d(?:x2)?|pred", one)]
+    for order in itertools.permutations(modifiers) if len(modifiers) <= MOST_MODIFIERS else ():
+        if [one for one in order if one in types] == types:
+            yield ".".join([name, *order])
 
 
 def _instructions(ptx: str) -> list[str]:

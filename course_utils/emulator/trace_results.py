@@ -36,6 +36,7 @@ class RawFinding(ctypes.Structure):
         ("step", ctypes.c_uint32),
         ("other_step", ctypes.c_uint32),
         ("wants", ctypes.c_char * 96),
+        ("look", ctypes.c_uint32),
         ("place", ctypes.c_uint64),
         ("other_place", ctypes.c_uint64),
         ("address", ctypes.c_uint64),

@@ -395,7 +395,8 @@ functions for which CUDA's tables give an error bound; and `(unsigned)3e10` as a
 number than the instruction gives.
 
 The record has denormals, as NVRTC and nvcc compile by default. CuPy asks for `-ftz=true`: on a GPU, a kernel of the
-course takes floats smaller than 2⁻¹²⁶ in magnitude as 0. The emulator keeps them.
+course takes floats smaller than 2⁻¹²⁶ in magnitude as 0. The emulator keeps them. And where a kernel says `a * b + c`,
+NVRTC makes one `fma` of it, which rounds once; the emulator rounds twice. `fmaf(a, b, c)` is the same on both.
 """
 
 

@@ -1,6 +1,7 @@
 """Small parts of CUDA C++ that many files use, each by what it gives: masks of active lanes, atomics of every scope,
 hints of memory, address spaces, clocks, qualifiers, printf and assert."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -89,6 +90,32 @@ KERNEL prints(int* out) {
     out[0] = printf("%d %s %5.2f %lld %% %c %x\n", 1, "two", 3.0, 4ll, '5', 255u);
     out[1] = printf("alone\n"), out[2] = printf(nullptr);
 }
+KERNEL prints_what_is_no_number(float* x) {
+    printf("%f %e %f", sqrtf(x[0] - 1), (x[0] + 1e300) * 1e300 * 0, 1.0);
+}
+KERNEL wraps(int* out, int one, int h) {
+    for (int i = one; i > 0; i *= 2) out[0]++;
+    for (int i = 0x7fffffff - 4; i >= 0; i += one) out[1]++;
+    const long long sum = (long long)(h * h) + h * h;
+    out[2] = (int)(sum >> 32), out[3] = (int)sum;
+}
+struct Shape {
+    float side;
+    __device__ explicit Shape(float side) : side(side) {}
+    __device__ virtual float area() const { return side * side; }
+    __device__ virtual ~Shape() {}
+};
+KERNEL takes_memory(float* out) {
+    Shape* shapes[2] = {new Shape(2), nullptr};
+    alignas(Shape) char place[sizeof(Shape)];
+    shapes[1] = new (place) Shape(3);
+    float* sums = new float[2];
+    sums[1] = shapes[0]->area() + shapes[1]->area();
+    out[threadIdx.x] = sums[1];
+    shapes[1]->~Shape();
+    delete shapes[0];
+    delete[] sums;
+}
 KERNEL asserts(int* out) {
     assert(threadIdx.x < 5 && "few threads");
 }
@@ -167,6 +194,23 @@ def test_printf_returns_the_number_of_its_values(launch, capsys):
     launch("prints", out, threads=1)
     assert out.tolist() == [6, 0, -1]
     assert capsys.readouterr().out == "1 two  3.00 4 % 5 ff\nalone\n"
+
+
+def test_printf_shows_nan_as_a_gpu_does(launch, capsys):
+    launch("prints_what_is_no_number", torch.zeros(1), threads=1)
+    assert capsys.readouterr().out == "nan nan 1.000000"
+
+
+def test_integers_wrap(launch):
+    out = ints(4)
+    launch("wraps", out, np.int32(1), np.int32(100_000), threads=1)
+    assert out.tolist()[:2] == [31, 5] and out[2] == 2 and out[3].item() % 2**32 == 2 * 1_410_065_408 % 2**32
+
+
+def test_kernels_take_memory_by_new_and_build_in_place(launch):
+    out = torch.zeros(32)
+    launch("takes_memory", out)
+    assert (out == 13).all()
 
 
 def test_a_failed_assertion_has_a_gpus_words(launch):

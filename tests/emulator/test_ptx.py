@@ -135,6 +135,17 @@ def test_ldmatrix_deals_out_8_by_8_matrices(count, trans, compiler, run_kernel):
             assert out[lane, m].item() == bits(matrix[row, pair : pair + 2]).item(), (lane, m)
 
 
+def test_modifiers_may_stand_in_any_order(run_kernel):
+    matrices, out = torch.arange(64, dtype=torch.int16), torch.zeros(32, 1, dtype=torch.int32)
+    code = ldmatrix_code(1, "").replace("sync.aligned.m8n8.x1.shared.b16", "sync.aligned.shared.x1.m8n8.b16")
+    run_kernel(code, (1,), (32,), (matrices.repeat(4).view(torch.int32), out))
+    assert torch.equal(out.view(torch.int16).flatten(), matrices)
+    count = torch.zeros(1, dtype=torch.int32)
+    add = 'unsigned r; asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 2;" : "=r"(r) : "l"(x));'
+    run_kernel(f'extern "C" __global__ void k(int* x) {{ {add} }}', (1,), (32,), (count,))
+    assert count.item() == 64
+
+
 # ---- cp.async
 
 COPY = """

@@ -229,6 +229,47 @@ CLEAN = {
         out[threadIdx.x] = seen + counts[0];""",
         shared_mem=4,
     ),
+    "loops_of_cas_that_begin_with_a_plain_read": Case(
+        """
+        __shared__ int most;
+        if (threadIdx.x == 0) most = 0;
+        __syncthreads();
+        auto keep = [](int* at, float v) {     // the loop of CUDA's own guide
+            int old = *at, expected;
+            do {
+                expected = old;
+                if (__int_as_float(expected) >= v) break;
+                old = atomicCAS(at, expected, __float_as_int(v));
+            } while (old != expected);
+        };
+        keep(&most, in[threadIdx.x] * (blockIdx.x + 1));
+        keep((int*)out, in[threadIdx.x] * (blockIdx.x + 1));
+        __syncthreads();
+        if (threadIdx.x == 0) atomicMax((int*)out + 1, most);""",
+        grid=(4,),
+    ),
+    "a_look_before_a_minimum": Case(
+        """
+        int v = (int)in[63 - threadIdx.x] + blockIdx.x % 3;
+        if (v > *(int*)out) atomicMax((int*)out, v);""",
+        grid=(4,),
+    ),
+    "blocks_say_yes": Case("if (in[threadIdx.x] > 3) *out = 1;", grid=(5,)),
+    "memory_of_its_own": Case(
+        """
+        struct Node { float x; Node* next; };
+        float* s = (float*)malloc(16);
+        for (int i = 0; i < 4; i++) s[i] = in[i];
+        Node* last = new Node{s[3], nullptr};
+        Node* first = new Node{s[0], last};
+        float* more = new float[2];
+        more[1] = first->next->x;
+        out[threadIdx.x] = more[1] + first->x;
+        free(s);
+        delete first;
+        delete last;
+        delete[] more;""",
+    ),
     "lanes_exchange_through_global_memory": Case(
         """
         float v = in[threadIdx.x];
@@ -495,6 +536,16 @@ CLEAN = {
 
 # Kernels with fences stand in a file of their own: what one of them calls counts for all of its file.
 FENCED_CLEAN = {
+    "loop_of_cas_that_begins_with_a_plain_read": Case(
+        """
+        __threadfence();
+        int old = *(int*)out, expected;
+        do {
+            expected = old;
+            old = atomicCAS((int*)out, expected, expected + 1);
+        } while (old != expected);""",
+        grid=(3,),
+    ),
     "last_block_sums": Case(
         """
         __shared__ float s[4];
@@ -746,6 +797,26 @@ BROKEN = {
         h[threadIdx.x] = 1;    // racecheck
         __syncwarp();
         out[threadIdx.x] = __low2float(((half2*)h)[(threadIdx.x / 2 + 16) % 32]);    // racecheck""",
+    ),
+    "count_and_then_add": Case(
+        """
+        int slot = *(int*)out;    // racecheck
+        out[1 + slot % 64] = 1;
+        if (threadIdx.x == 0) atomicAdd((int*)out, 1);    // racecheck""",
+    ),
+    "blocks_read_what_others_add_to": Case(
+        """
+        int old = *(int*)out;    // racecheck
+        atomicCAS((int*)out + 1, old, old + 1);
+        if (threadIdx.x == 0 && blockIdx.x == 0) atomicAdd((int*)out, 1);    // racecheck""",
+        grid=(2,),
+    ),
+    "behind_its_own_memory": Case(
+        """
+        float* s = new float[4];
+        s[4] = 1;    // memcheck
+        out[threadIdx.x] = s[threadIdx.x % 4];
+        delete[] s;""",
     ),
     "atomic_after_plain": Case(
         """

@@ -22,24 +22,29 @@ template <class T, class Update> EMU_UNSEEN T read_modify_write(T* address, Upda
 }  // namespace emu
 
 // For the block and for all of the system they are the same here.
-#define EMU_ATOMIC(name, expression) \
-    EMU_ONE_ATOMIC(name, expression) EMU_ONE_ATOMIC(name##_block, expression) EMU_ONE_ATOMIC(name##_system, expression)
-#define EMU_ONE_ATOMIC(name, expression)                                                                                    \
+#define EMU_ATOMIC(name, expression) EMU_ATOMICS(name, expression, EMU_TOUCH_ATOMIC)
+#define EMU_GUARDED_ATOMIC(name, expression) EMU_ATOMICS(name, expression, EMU_TOUCH_ATOMIC_GUARDED)
+#define EMU_ATOMICS(name, expression, kind)                                                                                 \
+    EMU_ONE_ATOMIC(name, expression, kind)                                                                                  \
+    EMU_ONE_ATOMIC(name##_block, expression, kind) EMU_ONE_ATOMIC(name##_system, expression, kind)
+#define EMU_ONE_ATOMIC(name, expression, kind)                                                                              \
     template <class T> EMU_INLINE T name(T* address, typename emu::identity<T>::type value) {                               \
-        EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);                                                                \
+        EMU_TOUCH(address, sizeof(T), kind);                                                                                \
         return emu::read_modify_write(address, [value](T old) -> T { return expression; });                                 \
     }
 EMU_ATOMIC(atomicAdd, old + value)
 EMU_ATOMIC(atomicSub, old - value)
 EMU_ATOMIC(atomicExch, value)
-EMU_ATOMIC(atomicMin, value < old ? value : old)
-EMU_ATOMIC(atomicMax, value > old ? value : old)
-EMU_ATOMIC(atomicAnd, old & value)
-EMU_ATOMIC(atomicOr, old | value)
+EMU_GUARDED_ATOMIC(atomicMin, value < old ? value : old)
+EMU_GUARDED_ATOMIC(atomicMax, value > old ? value : old)
+EMU_GUARDED_ATOMIC(atomicAnd, old & value)
+EMU_GUARDED_ATOMIC(atomicOr, old | value)
 EMU_ATOMIC(atomicXor, old ^ value)
 EMU_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
 EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
 #undef EMU_ATOMIC
+#undef EMU_GUARDED_ATOMIC
+#undef EMU_ATOMICS
 #undef EMU_ONE_ATOMIC
 
 #if __CUDA_ARCH__ >= 900   // of two or four neighbours in global memory, each by itself
@@ -60,7 +65,7 @@ EMU_INLINE float4 atomicAdd(float4* address, float4 by) { return emu_add_vector(
 #define EMU_CAS(name)                                                                                                       \
     template <class T>                                                                                                      \
     EMU_INLINE T name(T* address, typename emu::identity<T>::type expected, typename emu::identity<T>::type value) {        \
-        EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);                                                                \
+        EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC_GUARDED);                                                            \
         return emu::read_modify_write(address, [=](T now) -> T { return now == expected ? value : now; });                  \
     }
 EMU_CAS(atomicCAS) EMU_CAS(atomicCAS_block) EMU_CAS(atomicCAS_system)

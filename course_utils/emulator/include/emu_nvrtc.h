@@ -5,9 +5,17 @@
 
 typedef long clock_t;
 extern "C" {
-void* malloc(size_t) noexcept;
-void free(void*) noexcept;
+void* malloc(size_t) noexcept __asm__("emu_malloc");
+void free(void*) noexcept __asm__("emu_free");
 }
+inline void* operator new(size_t bytes) { return malloc(bytes); }
+inline void* operator new[](size_t bytes) { return malloc(bytes); }
+inline void* operator new(size_t, void* place) noexcept { return place; }
+inline void* operator new[](size_t, void* place) noexcept { return place; }
+inline void operator delete(void* p) noexcept { free(p); }
+inline void operator delete[](void* p) noexcept { free(p); }
+inline void operator delete(void* p, size_t) noexcept { free(p); }
+inline void operator delete[](void* p, size_t) noexcept { free(p); }
 
 // What NVRTC has of std without a header: move and forward.
 namespace emu {

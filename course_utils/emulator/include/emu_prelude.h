@@ -157,10 +157,15 @@ void* __tsan_memset(void*, int, size_t) noexcept;
 #define memset __tsan_memset
 #endif
 
+// What a GPU prints: the NaN that it computes has no sign, and x86's has.
+template <class T> EMU_INLINE T emu_printed(T x) { return x; }
+EMU_INLINE double emu_printed(double x) { return x != x ? __builtin_nan("") : x; }
+EMU_INLINE double emu_printed(float x) { return emu_printed((double)x); }
+
 // How many values it was given: a GPU's printf() returns no number of characters.
 template <class... T> EMU_INLINE int emu_print(const char* format, T... values) {
     if (!format) return -1;
-    emu_printf(format, values...);
+    emu_printf(format, emu_printed(values)...);
     return (int)sizeof...(values);
 }
 #define printf emu_print

@@ -65,7 +65,11 @@ struct emu_bulk_more {
     unsigned element_bytes;       // of what is combined, without a tensor map
 };
 
-enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC, EMU_TOUCH_ATOMIC_STORE, EMU_TOUCH_PREFETCH };   // the last has bounds, no more
+// ATOMIC_GUARDED: what the thread has read before may be old, the result is right all the same: CAS, min, max, and, or. Of a
+// PREFETCH only the bounds count.
+enum emu_touch_kind {
+    EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC, EMU_TOUCH_ATOMIC_GUARDED, EMU_TOUCH_ATOMIC_STORE, EMU_TOUCH_PREFETCH,
+};
 enum emu_space { EMU_GLOBAL_SPACE, EMU_SHARED_SPACE, EMU_LOCAL_SPACE };
 
 extern "C" {

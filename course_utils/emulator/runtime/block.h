@@ -16,6 +16,9 @@ struct LogEntry;
 // counter: where it was issued; of a recording, the number of that step
 struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; emu_site site; uintptr_t counter; };
 
+struct Look { uintptr_t address; uint32_t place; };   // a plain read of memory that other threads can reach
+static const unsigned most_looks = 8;
+
 struct Fiber : emu_thread {
     void* stack_pointer;
     State state;
@@ -39,6 +42,8 @@ struct Fiber : emu_thread {
     bool index_found;                // it has just used an index outside of an array
     uintptr_t place;                 // while the block is traced: where the kernel called its last instruction of sm_90a
     uint32_t warp_epoch;             // the number of the last __syncwarp() that the tracer has read in the log
+    Look looks[most_looks];          // for the sanitizer: its last ones since the last barrier, in turn
+    unsigned looked;
 };
 
 // The bytes of a copy arrive.

@@ -312,6 +312,8 @@ static void find_race(Fences& f, const Fiber* thread, emu_finding_kind kind, con
     finding.other_block = index_in(launch->grid, other.block - 1);
     finding.other_thread = index_in(launch->block, other.thread);
     finding.same_warp = other.block == now.block && other.thread / 32u == thread->warp;
+    if (kind == EMU_READ_AFTER_WRITE && other.soft) finding.look = now.place;
+    if (kind == EMU_WRITE_AFTER_READ && now.soft) finding.look = other.place;
     snprintf(finding.message, sizeof finding.message,
              "a fence makes nobody wait: what was before it is there for who has seen a flag written behind it");
     if (kind != EMU_WRITE_AFTER_WRITE || other.block != now.block) return emu_find(f.tracer->results, finding);

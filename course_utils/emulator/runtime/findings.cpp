@@ -60,3 +60,34 @@ void emu_find(emu_trace_results* results, const emu_finding& finding) {
 }
 
 bool emu_is_finding() { return finding_now; }
+
+// ---- looks
+
+static uint32_t looks[1024];              // by a hash of the place; 0: none. When it is full, there are no more of them
+
+static uint32_t* look_at(uint32_t place) {
+    for (unsigned n = 0, i = place * 0x9E3779B9u >> 22; n < 64; n++, i = (i + 1) % 1024) {
+        const uint32_t there = __atomic_load_n(&looks[i], __ATOMIC_RELAXED);
+        if (!there || there == place) return &looks[i];
+    }
+    return nullptr;
+}
+
+void emu_add_look(uint32_t place) {
+    for (uint32_t* at; (at = look_at(place)) && *at != place;) {
+        uint32_t none = 0;                 // another OS thread may come first, with another place
+        __atomic_compare_exchange_n(at, &none, place, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    }
+}
+
+bool emu_is_look(uint32_t place) {
+    const uint32_t* at = place ? look_at(place) : nullptr;
+    return at && *at == place;
+}
+
+void emu_drop_looks(emu_trace_results* results) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < results->finding_count; i++)
+        if (!emu_is_look(results->findings[i].look)) results->findings[kept++] = results->findings[i];
+    results->finding_count = kept;
+}

@@ -12,4 +12,9 @@ static inline uint32_t emu_place_of(uintptr_t return_address) {
     return return_address ? (uint32_t)(return_address - 1 - emu_load_base) : 0;
 }
 
+// Places of plain reads that an atomic then guards: such a read does not race with atomics.
+void emu_add_look(uint32_t place);
+bool emu_is_look(uint32_t place);
+void emu_drop_looks(emu_trace_results* results);   // in the end, when all of these places are known: findings of such reads
+
 bool emu_is_finding();   // this OS thread is in emu_find(): a signal handler must not call it

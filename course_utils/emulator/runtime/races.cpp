@@ -44,6 +44,8 @@ static unsigned marked_thread(Mark m) { return (unsigned)m & 1023; }
 struct Element {
     Mark writes[2], atomics[2], reads[2];   // by the lowest blocks; the second of a pair by another block than the first
     Mark clash[2];                       // two threads of one block have stored different values: the second, and the first
+    uint8_t value;                       // the digest of what all writes so far have stored; 0: none so far
+    bool differs;                        // they have stored different values, or unknown ones
 };
 
 static const unsigned most_places = 4096;   // in the code of one kernel
@@ -136,6 +138,8 @@ static inline unsigned number_of(Races& r, uint32_t place) {
     return r.last_place_id = i;
 }
 
+static inline bool is_look(const LogEntry& e) { return e.access == Access::read && emu_is_look(e.place); }
+
 // ---- within a block
 
 static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Touch other) {
@@ -148,6 +152,8 @@ static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const Log
     finding.other_block = f->block_idx;
     finding.other_thread = party.thread_idx;
     finding.same_warp = party.warp == f->warp;
+    if (kind == EMU_READ_AFTER_WRITE && e.access == Access::read && other & atomic_mark) finding.look = e.place;
+    if (kind == EMU_WRITE_AFTER_READ && is_atomic(e.access)) finding.look = (uint32_t)finding.other_place;
     emu_find(r.tracer->results, finding);
 }
 
@@ -251,7 +257,7 @@ static __attribute__((noinline)) void split(const Races& r, Region& region, uint
 
 static inline bool check_in_block(Races& r, Region& region, const Fiber* f, Touch who, const LogEntry& e) {
     Touch now = (Touch)r.epoch << 42 | (Touch)number_of(r, e.place) << 30 | who;
-    if (is_atomic(e.access) || e.access == Access::volatile_read) now |= atomic_mark;   // may meet an atomic
+    if (is_atomic(e.access) || e.access == Access::volatile_read || is_look(e)) now |= atomic_mark;   // may meet an atomic
     if (e.access == Access::copy_issued) now |= in_flight;
     const uintptr_t offset = e.address - region.low, end = offset + (1u << e.log_bytes);
     const unsigned log_access = e.log_bytes < 2 ? e.log_bytes : 2;
@@ -284,18 +290,23 @@ static void keep_lowest(Mark (&pair)[2], Mark m) {
 static inline void mark_for_others(Races& r, const Fiber* f, const LogEntry& e) {
     const Array& array = r.tracer->arrays[e.space - 1];
     if (1u << e.log_bytes < array.element_bytes) return;   // a part of an element: the next block may own the other
-    if (e.access == Access::volatile_read) return;         // a look before an atomic, as a rule
+    if (e.access == Access::volatile_read || is_look(e)) return;   // the former, too, comes before an atomic, as a rule
     const uintptr_t offset = e.address - array.low, end = offset + (1u << e.log_bytes);
     const Mark now = mark(r.block_number, number_of(r, e.place), f->linear_id);
     for (uintptr_t i = offset / array.element_bytes; i * array.element_bytes < end; i++) {
         Element& x = r.elements[e.space - 1][i];
         keep_lowest(is_read(e.access) ? x.reads : is_atomic(e.access) ? x.atomics : x.writes, now);
+        if (is_read(e.access) || is_atomic(e.access)) continue;
+        x.differs |= !e.value || (x.value && x.value != e.value);
+        x.value = e.value;
     }
 }
 
 static emu_dim3 index_in(emu_dim3 size, unsigned i) { return {i % size.x, i / size.x % size.y, i / size.x / size.y}; }
 
-static void find_conflict(const Races& first, emu_finding_kind kind, const Races& of_a, Mark a, const Races& of_b, Mark b) {
+// with_atomic: the first of the two reads what the other one updates.
+static void find_conflict(const Races& first, emu_finding_kind kind, const Races& of_a, Mark a, const Races& of_b, Mark b,
+                          bool with_atomic = false) {
     const emu_launch* launch = first.block->launch;
     emu_finding finding = {};
     finding.kind = kind;
@@ -307,6 +318,7 @@ static void find_conflict(const Races& first, emu_finding_kind kind, const Races
     finding.other_place = of_b.places[marked_place_id(b)];
     finding.other_block = index_in(launch->grid, block_of(b) - 1);
     finding.other_thread = index_in(launch->block, marked_thread(b));
+    finding.look = with_atomic ? (uint32_t)finding.place : 0;
     finding.same_warp = block_of(a) == block_of(b) && marked_thread(a) / 32 == marked_thread(b) / 32;
     emu_find(first.tracer->results, finding);
 }
@@ -334,6 +346,17 @@ template <bool clusters, class Pick> static Owned lowest(unsigned array, uint64_
     return found;
 }
 
+// Whether all writes of an element, by all OS threads, have stored one value, as `*found = true` does.
+static bool one_value(unsigned array, uint64_t i) {
+    uint8_t value = 0;
+    for (const Races* r = all; r; r = r->next) {
+        const Element& x = r->elements[array][i];
+        if (x.differs || (value && x.value && value != x.value)) return false;
+        value |= x.value;
+    }
+    return true;
+}
+
 // Elements that two blocks use, one of them to write.
 template <bool clusters> static void find_conflicts() {
     const auto write = [](const Element& x, int n) { return x.writes[n]; };
@@ -351,7 +374,7 @@ template <bool clusters> static void find_conflicts() {
                 const uint32_t block = block_of(w.mark);
                 const Owned w2 = lowest<clusters>(array, i, block, write), r2 = lowest<clusters>(array, i, block, read);
                 const Owned a2 = lowest<clusters>(array, i, block, atomic);
-                if (w2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
+                if (w2.mark && !one_value(array, i)) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
                 if (a2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *a2.races, a2.mark, *w.races, w.mark);
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *w.races, w.mark);
                 if (w2.mark || a2.mark) clashing = nullptr;
@@ -366,7 +389,7 @@ template <bool clusters> static void find_conflicts() {
                     by = lowest<clusters>(array, i, block_of(updated.mark), atomic);
                     if (by.mark) r2 = lowest<clusters>(array, i, block_of(by.mark), read);
                 }
-                if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *by.races, by.mark);
+                if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *by.races, by.mark, true);
             }
         }
     }
@@ -376,6 +399,7 @@ void emu_find_conflicts() {
     const emu_dim3 size = all ? all->block->launch->cluster : emu_dim3{1, 1, 1};
     if (size.x * size.y * size.z > 1) find_conflicts<true>();
     else find_conflicts<false>();
+    if (all) emu_drop_looks(all->tracer->results);
 }
 
 // ---- a block's logs

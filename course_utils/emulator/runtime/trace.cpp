@@ -11,6 +11,7 @@
 #include "counters.h"
 #include "fences.h"
 #include "findings.h"
+#include "heap.h"
 #include "races.h"
 #include "recorder.h"
 #include "trace_hooks.h"
@@ -61,7 +62,9 @@ static unsigned find_variable(const Tracer& t, uintptr_t address, unsigned bytes
 // Whether an access is in no array and no variable, as memcheck has it: for the recorder, before it happens.
 static bool is_outside(const Block& b, uintptr_t address, unsigned bytes) {
     const Block* of = owner_of(b, address);
-    if (!of) return find_array(*b.tracer, address, bytes) == nowhere && (address < emu_load_base || address >= emu_load_end);
+    if (!of)
+        return find_array(*b.tracer, address, bytes) == nowhere && (address < emu_load_base || address >= emu_load_end) &&
+               !emu_in_heap(address, bytes);
     const uintptr_t in_dynamic = address - (uintptr_t)of->dynamic_shared;
     if (in_dynamic < EMU_SHARED_LIMIT) return in_dynamic + bytes > of->launch->dynamic_shared;
     return b.tracer->statics[(address - (uintptr_t)of->shared_low) / 4] == nothing;
@@ -89,6 +92,7 @@ bool emu_check_bounds(uintptr_t address, size_t bytes, bool is_write, const char
     Tracer* t = sanitizer();
     if (!t || find_array(*t, address, (unsigned)bytes) != nowhere) return true;
     if (address - emu_load_base < emu_load_end - emu_load_base || owner_of(*t->block, address)) return true;
+    if (emu_in_heap(address, bytes)) return true;
     if (address - (uintptr_t)t->block->own < t->block->own_bytes) return true;   // who prefetches may mean the thread's own memory
     find_access(*t, emu_current, EMU_OUT_OF_BOUNDS, address, (unsigned)bytes, is_write, place, by);
     return false;
@@ -145,6 +149,7 @@ static inline __attribute__((always_inline)) void record_shared_or_global(Block&
             i = find_array(t, address, bytes);
             if (i == nowhere) of = owner_of(b, address);
             if (i == nowhere && !of) {
+                if (emu_in_heap(address, bytes)) return;
                 if (address < emu_load_base || address >= emu_load_end)
                     return find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, !is_read(access), place);
                 i = find_variable(t, address, bytes);
@@ -165,6 +170,7 @@ static inline __attribute__((always_inline)) void record_shared_or_global(Block&
         if (space == 0 && is_read(access) != t.reading) emu_wait_for_room();
         return;
     }
+    if (access == Access::read && t.races) f->looks[f->looked++ % most_looks] = {address, place};
     if (!t.fences || space == 0 || t.counters) append(t, f, address, log_bytes, in_log(access), space, place);
     if (t.fences && space && t.arrays[space - 1].element_bytes) emu_fences_access(*t.fences, address, log_bytes, access, space, place);
 }
@@ -352,6 +358,7 @@ void emu_trace_interval(Block& b) {
     if (t.rules && b.live) emu_rule_block_barrier(*t.rules);
     if (t.rules && !b.live) emu_end_rules(*t.rules);
     if (t.counters) emu_close_requests(t);
+    for (unsigned i = 0; t.races && i < b.size; i++) memset(b.fibers[i].looks, 0, sizeof b.fibers[i].looks);
     if (t.races) emu_end_race_interval(t);
     if (t.fences) emu_fences_barrier(*t.fences);
 }
@@ -367,9 +374,15 @@ static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind ki
     emu_find(t->results, finding);
 }
 
+// A plain read of what this atomic changes is a look: `old = *p` before a loop of atomicCAS(p, old, ...). It may be old.
+static void guard_looks(const Fiber* f, uintptr_t address) {
+    for (const Look& look : f->looks)
+        if (look.address == address) emu_add_look(look.place);
+}
+
 #define COUNTER ((uintptr_t)__builtin_return_address(0))
 
-static const Access access_of[] = {Access::read, Access::write, Access::atomic, Access::atomic_store};
+static const Access access_of[] = {Access::read, Access::write, Access::atomic, Access::atomic, Access::atomic_store};
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
     if (kind == EMU_TOUCH_PREFETCH) {
@@ -380,6 +393,7 @@ extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind ki
     Recorder* r = kind == EMU_TOUCH_WRITE ? emu_recorder() : nullptr;
     if (r) record_step(*r, (uintptr_t)address, bytes, Access::write, emu_place_of(COUNTER), true, false);   // once the warp has met
     else emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
+    if (kind == EMU_TOUCH_ATOMIC_GUARDED && sanitizer()) guard_looks(emu_current, (uintptr_t)address);
 }
 
 // A copy that is recorded is made piece by piece: each write stands behind its read.

@@ -29,6 +29,7 @@ struct emu_finding {
     uint32_t deed, other_deed;    // of asynccheck, each an emu_deed,
     uint32_t step, other_step;    // when: the number of the access, product or copy in the cluster,
     char wants[96];               // and what has to stand between the two events; "": nothing that could be said
+    uint32_t look;                // of a race of a plain read with an atomic: the place of the read; 0: another finding
     uint64_t place, other_place;  // program counters, relative to where the library is loaded; 0: see `line`
     uint64_t address, count;
     emu_dim3 block, thread, other_block, other_thread;

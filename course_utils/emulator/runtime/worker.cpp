@@ -14,7 +14,7 @@
 //   async_rules  async_counters   what those, the copy engine and the accesses of an sm_90a kernel tell asynccheck, and the profiler
 //   undefined             where g++'s arithmetic is not a GPU's
 //   block                 the scheduler: the threads of a block take turns
-//   findings  fiber       what was found; the stack of a thread
+//   findings  heap  fiber   what was found; what kernels take by malloc(); the stack of a thread
 //   launch.h  report.h  trace_results.h  abi.h    what the runtime shares with Python and with the kernels
 //
 // One arrow goes up, from the scheduler to the tracer: the calls in trace_hooks.h.
@@ -125,7 +125,8 @@ static bool record_time_limit(const Fiber* f) {
     snprintf(words, sizeof words, out_of_time, seconds);
     const emu_dim3 grid = launch->grid;
     return emu_record(launch, EMU_TIME_LIMIT, f, emu_site{},
-                      "time limit: %s (%llu of %llu blocks done; emulator.configure(time_limit=...) sets the limit)", words,
+                      "time limit: %s (%llu of %llu blocks done; emulator.configure(time_limit=...) sets the limit, threads=... how many "
+                      "blocks run at once, as those must that wait for each other)", words,
                       (unsigned long long)__atomic_load_n(&launch->report->blocks_done, __ATOMIC_RELAXED),
                       (unsigned long long)grid.x * grid.y * grid.z);
 }
