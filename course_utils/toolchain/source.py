@@ -35,6 +35,12 @@ class KernelSource(str):
         return str(self), self.path, self.name
 
 
+def read_text(path: Path) -> str:
+    """The text of a kernel or header. Its mark of UTF-8 is left out, and what is no UTF-8, as in old comments, becomes
+    U+FFFD."""
+    return path.read_text(encoding="utf-8-sig", errors="replace")
+
+
 def read_kernel(name: str | os.PathLike[str]) -> KernelSource:
     """Reads a kernel file: "NN_slug/file.cu" below `kernels/`, or the path of a file elsewhere (an exercise).
 
@@ -45,7 +51,7 @@ def read_kernel(name: str | os.PathLike[str]) -> KernelSource:
     name = os.fspath(name)
     for path in (KERNELS / name, Path(name)):
         if path.is_file():
-            return KernelSource(path.read_text(encoding="utf-8"), path.resolve(), name)
+            return KernelSource(read_text(path), path.resolve(), name)
         if path.suffix == ".cu" and path.with_suffix(".diff").is_file():
             return _read_changed(path.with_suffix(".diff").resolve(), name)
     there_are = kernel_names()
@@ -104,7 +110,7 @@ def included_files(code: str, search_path: Sequence[Path]) -> dict[Path, str]:
             seen.add(path)
             resolved = Path(path).resolve()
             if resolved not in found:
-                found[resolved] = header = resolved.read_text(encoding="utf-8")
+                found[resolved] = header = read_text(resolved)
                 search(header, [str(resolved.parent), *folders_of_all])
 
     search(code, folders_of_all)

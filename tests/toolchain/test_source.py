@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 
+from course_utils.cuda import RawModule
 from course_utils.toolchain import source
 from course_utils.toolchain.source import (
     KernelSource,
@@ -44,6 +45,14 @@ def test_a_file_elsewhere_is_read_by_its_path(kernels, tmp_path_factory):
     path = tmp_path_factory.mktemp("exercise") / "mine.cu"
     path.write_text("// mine\n")
     assert read_kernel(path).path == path and read_kernel(str(path)) == "// mine\n"
+
+
+def test_a_mark_of_utf_8_and_bytes_of_other_encodings_are_no_matter(tmp_path):
+    code = '#include "a.cuh"\n__global__ void k(float* x) { x[0] = A; }  // für\n'
+    (tmp_path / "a.cuh").write_bytes("#define A 1  // für\n".encode("latin-1"))
+    for encoding in ("utf-8-sig", "latin-1", "gbk"):
+        (tmp_path / "a.cu").write_bytes(code.replace("\n", "\r\n").encode(encoding, errors="ignore"))
+        RawModule(code=read_kernel(tmp_path / "a.cu")).compile()
 
 
 def test_a_missing_file_is_an_error_that_suggests_similar_names(kernels):
