@@ -99,8 +99,7 @@ def translate(code: str, name: str, search_path: list[Path], name_expressions: t
 
 def _cluster(plain: str, body: int, index: int) -> str:
     """What says how many blocks a cluster of the kernel has, if its declaration does."""
-    before = plain[:body]
-    declared = before[before.rfind("__global__") :]
+    declared = plain[max(plain.rfind(end, 0, body) for end in ";}") + 1 : body]
     dims = re.search(r"__cluster_dims__\s*\(", declared)
     if not dims:
         return ""

@@ -134,8 +134,7 @@ def _template_parameters(code: str, kernel: KernelFunction) -> list[tuple[str, s
     """Of each template parameter what it takes ("typename", "int", ...), its name and its default ("" without one)."""
     plain = blank_comments(code)
     before = plain[: kernel.bodies[-1][0] if kernel.bodies else len(plain)]
-    start = before.rfind("template", 0, before.rfind("__global__"))
-    opening = before.find("<", start)
+    opening = [*re.finditer(r"\btemplate\s*(?=<)", before)][-1].end()
     depth = 0
     for end in range(opening, len(before)):
         depth += (before[end] == "<") - (before[end] == ">")
