@@ -134,7 +134,9 @@ class _Library:
 
     def entry(self, prefix: str, function: str) -> str:
         """The name of the C function behind a kernel. Raises LookupError where the preprocessor left the kernel out."""
-        symbol = f"{prefix}_{self._translated.entries.index(function)}"
+        entries = self._translated.entries
+        index = entries.index(function if function in entries else function.split("::")[-1])
+        symbol = f"{prefix}_{index}"
         if symbol not in self.symbols:
             raise LookupError(f"{self._name}: the preprocessor leaves {function}() out with these options")
         return symbol

@@ -38,6 +38,7 @@ from course_utils.toolchain.source import (
     closing,
     find_kernels,
     included_files,
+    read_text,
     required_architecture,
     split_outside_brackets,
 )
@@ -98,8 +99,7 @@ def translate(code: str, name: str, search_path: list[Path], name_expressions: t
 
 def _cluster(plain: str, body: int, index: int) -> str:
     """What says how many blocks a cluster of the kernel has, if its declaration does."""
-    before = plain[:body]
-    declared = before[before.rfind("__global__") :]
+    declared = plain[max(plain.rfind(end, 0, body) for end in ";}") + 1 : body]
     dims = re.search(r"__cluster_dims__\s*\(", declared)
     if not dims:
         return ""
@@ -317,7 +317,7 @@ def _copy(header: Path, name: str, search_path: list[Path], result: Translation)
     if path not in result.copies:
         copy = f"{len(result.copies)}_{path.name}"
         result.copies[path] = copy  # before its text is there: a header may include itself
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
         if name in AS_NVIDIA_WROTE_IT and path.parent == cuda_folder().resolve():
             text = plain_types(text)
         result.headers[copy] = _translate_file(text, name, [path.parent, *search_path], result)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.declarations import DEVICE_WORD, DIRECTIVE, Declaration, declarations
-from course_utils.toolchain.source import INCLUDE, INCLUDE_LINE, KernelSource
+from course_utils.toolchain.source import INCLUDE, INCLUDE_LINE, KernelSource, read_text
 
 HOST_NAMES = INCLUDE / "host_names.cuh"
 # What device code takes from the host's headers, and the header of the device that has it instead.
@@ -173,7 +173,7 @@ def _for_device(declaration: Declaration, device_macros: set[str]) -> bool:
 @functools.lru_cache(maxsize=64)
 def _device_part(code: str, folders: tuple[Path, ...], wanted: frozenset[str]) -> tuple[str, tuple[Cut, ...]]:
     """wanted: the names that a file which includes this one uses for the device."""
-    texts = {path: _text(path) for path in _included(code, folders)}
+    texts = {path: read_text(path) for path in _included(code, folders)}
     needed = _needed([*declarations(code), *(d for text in texts.values() for d in declarations(text))], wanted)
     cut = _host_part(code, folders, texts, needed)
     edits = [(d.start, d.end, _commented(code, d, reason)) for d, reason in cut]
@@ -348,10 +348,6 @@ def _header(code: str, d: Declaration, folders: Sequence[Path]) -> Path | None:
     return next(((folder / name).resolve() for folder in folders if name and (folder / name).is_file()), None)
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
-
-
 def _included(code: str, folders: Sequence[Path]) -> list[Path]:
     """The headers that the code includes from the folders, itself or through another header."""
     found: list[Path] = []
@@ -362,7 +358,7 @@ def _included(code: str, folders: Sequence[Path]) -> list[Path]:
                 path = _header(text, d, searched)
                 if path is not None and path not in found:
                     found.append(path)
-                    search(_text(path), [path.parent, *folders])
+                    search(read_text(path), [path.parent, *folders])
 
     search(code, folders)
     return found

@@ -130,12 +130,11 @@ def instances(code: str, kernel: KernelFunction) -> list[str]:
     return list(dict.fromkeys(found or [_instance(kernel.name, takes, (), code)]))
 
 
-def _template_parameters(code: str, kernel: KernelFunction) -> list[tuple[str, str]]:
-    """Of each template parameter what it takes ("typename", "int", ...) and its default ("" without one)."""
+def _template_parameters(code: str, kernel: KernelFunction) -> list[tuple[str, str, str]]:
+    """Of each template parameter what it takes ("typename", "int", ...), its name and its default ("" without one)."""
     plain = blank_comments(code)
     before = plain[: kernel.bodies[-1][0] if kernel.bodies else len(plain)]
-    start = before.rfind("template", 0, before.rfind("__global__"))
-    opening = before.find("<", start)
+    opening = [*re.finditer(r"\btemplate\s*(?=<)", before)][-1].end()
     depth = 0
     for end in range(opening, len(before)):
         depth += (before[end] == "<") - (before[end] == ">")
@@ -145,13 +144,26 @@ def _template_parameters(code: str, kernel: KernelFunction) -> list[tuple[str, s
     for text in split_arguments(before[opening + 1 : end]):
         declared, _, default = text.partition("=")
         kind = re.sub(r"\b(?:const|constexpr)\b|\w+\s*$", "", declared).strip() or declared.strip()
-        parameters.append((kind, default.strip()))
+        parameters.append((kind, declared.split()[-1].strip(".") if declared.strip() else "", default.strip()))
     return parameters
 
 
-def _instance(name: str, takes: list[tuple[str, str]], arguments: tuple[str, ...], code: str) -> str:
+def _named_instance(code: str, kernel: KernelFunction, launch: HostLaunch | None) -> str:
+    """The name expression of a launch; an argument that it does not tell is the name of the template's parameter."""
+    takes, given = _template_parameters(code, kernel), launch.arguments if launch else ()
+    plain = blank_comments(code)
+    known = [_is_type(one, code) or one in ("true", "false") or number(one, plain) is not None for one in given]
+    names = [name for _, name, default in takes[len(given) :] if not default]
+    arguments = [
+        one if is_known else takes[min(i, len(takes) - 1)][1]
+        for i, (one, is_known) in enumerate(zip(given, known, strict=True))
+    ]
+    return f"{launch.kernel if launch else kernel.name}<{', '.join([*arguments, *names])}>"
+
+
+def _instance(name: str, takes: list[tuple[str, str, str]], arguments: tuple[str, ...], code: str) -> str:
     chosen = []
-    for index, (kind, default) in enumerate(takes):
+    for index, (kind, _, default) in enumerate(takes):
         given = arguments[index] if index < len(arguments) else default
         if kind.endswith("..."):
             chosen += arguments[index:]
@@ -181,7 +193,7 @@ def python_lines(code: str, kernel: KernelFunction, source: str) -> list[str]:
     launch = next((one for one in find_launches(code) if one.kernel.split("::")[-1] == kernel.name), None)
     name, expressions = kernel.name, ""
     if kernel.template:
-        name = instances(code, kernel)[0]
+        name = _named_instance(code, kernel, launch)
         expressions = f', name_expressions=("{name}",)'
     grid, block = (_written(size, default) for size, default in _sizes(launch))
     arguments = ", ".join(_argument(parameter, index, code) for index, parameter in enumerate(kernel.parameters))

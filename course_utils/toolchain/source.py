@@ -35,6 +35,12 @@ class KernelSource(str):
         return str(self), self.path, self.name
 
 
+def read_text(path: Path) -> str:
+    """The text of a kernel or header. Its mark of UTF-8 is left out, and what is no UTF-8, as in old comments, becomes
+    U+FFFD."""
+    return path.read_text(encoding="utf-8-sig", errors="replace")
+
+
 def read_kernel(name: str | os.PathLike[str]) -> KernelSource:
     """Reads a kernel file: "NN_slug/file.cu" below `kernels/`, or the path of a file elsewhere (an exercise).
 
@@ -45,7 +51,7 @@ def read_kernel(name: str | os.PathLike[str]) -> KernelSource:
     name = os.fspath(name)
     for path in (KERNELS / name, Path(name)):
         if path.is_file():
-            return KernelSource(path.read_text(encoding="utf-8"), path.resolve(), name)
+            return KernelSource(read_text(path), path.resolve(), name)
         if path.suffix == ".cu" and path.with_suffix(".diff").is_file():
             return _read_changed(path.with_suffix(".diff").resolve(), name)
     there_are = kernel_names()
@@ -104,7 +110,7 @@ def included_files(code: str, search_path: Sequence[Path]) -> dict[Path, str]:
             seen.add(path)
             resolved = Path(path).resolve()
             if resolved not in found:
-                found[resolved] = header = resolved.read_text(encoding="utf-8")
+                found[resolved] = header = read_text(resolved)
                 search(header, [str(resolved.parent), *folders_of_all])
 
     search(code, folders_of_all)
@@ -235,10 +241,11 @@ def _parse_parameters(text: str) -> tuple[Parameter, ...]:
 
 @functools.lru_cache(maxsize=128)
 def find_kernels(code: str) -> dict[str, KernelFunction]:
-    """Every `__global__` function of the code, by name; not those that a macro makes."""
+    """Every `__global__` function of the code, by name, also where that word is a macro's; but see `macro_kernels`."""
     plain = _blank_macros(blank_comments(code))
+    words = "|".join(("__global__", *_global_macros(code, whole=False)))
     kernels: dict[str, KernelFunction] = {}
-    for match in re.finditer(r"\b__global__\b", plain):
+    for match in re.finditer(rf"\b(?:{words})\b", plain):
         at = match.end()
         while True:  # over void, attributes and __launch_bounds__(...) to the name before the parameter list
             word = re.compile(r"[^\w({;]*(\w+)\s*(\(?)").match(plain, at)
@@ -266,6 +273,28 @@ def find_kernels(code: str) -> dict[str, KernelFunction]:
                 kernels[found.name] = _merge(before, found) if before else found
                 break
     return kernels
+
+
+def macro_kernels(code: str) -> list[str]:
+    """The macros that write a kernel or its head with arguments: `find_kernels` does not know these kernels."""
+    return _global_macros(code, whole=True)
+
+
+def _global_macros(code: str, *, whole: bool) -> list[str]:
+    """The macros with `__global__` in them, also through another: those that stand for a few words in front of a
+    kernel, or those that write more (whole)."""
+    macros = [macro[0] for macro in MACRO.finditer(blank_comments(code))]
+    defined = [re.match(r"\s*#\s*define\s+(\w+)(\(?)(.*)", macro, flags=re.DOTALL) for macro in macros]
+    found = {"__global__": False}
+    while True:
+        more = {
+            one[1]: bool(one[2]) or "{" in one[3] or any(found.get(word) for word in re.findall(r"\w+", one[3]))
+            for one in defined
+            if one and one[1] not in found and not found.keys().isdisjoint(re.findall(r"\w+", one[3]))
+        }
+        if not more:
+            return [name for name, writes in found.items() if writes == whole and name != "__global__"]
+        found |= more
 
 
 def _merge(before: KernelFunction, found: KernelFunction) -> KernelFunction:

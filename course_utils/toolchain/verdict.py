@@ -15,6 +15,7 @@ from concurrent.futures import TimeoutError as NoAnswer  # Python 3.10 has two o
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.source import source_name
 
+DYNAMIC_PARALLELISM = "it knows no kernel that launches another (dynamic parallelism); Python can launch both"
 PATIENCE = 60.0  # seconds for NVRTC when the host compiler is done; with the largest public files it needs a third
 
 
@@ -57,6 +58,8 @@ class Verdict:
             return False
         except CompileError as refused:
             said = re.sub(r"^ptxas (info|\s*\.).*\n?", "", refused.log, flags=re.MULTILINE)  # of registers and the like
+            if "device-side kernel launch could not be processed" in said:
+                said += f"\nThe emulator does not take it either: {DYNAMIC_PARALLELISM}"
             raise CompileError(f"{self._name} did not compile: NVIDIA's compiler says\n{said}", refused.log) from None
 
 

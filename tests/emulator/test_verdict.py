@@ -126,6 +126,10 @@ def test_what_ptxas_refuses_is_refused_with_its_line_and_without_its_account_of_
     assert PTXAS[what][1] in said and "ptxas info" not in said and "\0" not in said, said
 
 
+def test_a_launch_in_a_kernel_that_nvrtc_refuses_has_the_emulators_sentence_too():
+    assert refusal(TEXTURE % ("float*", "k<<<1, 1>>>(a, t);")).endswith(SUBJECTS["<<<"])
+
+
 def test_where_both_compilers_fail_nvrtcs_words_are_shown():
     with pytest.raises(CompileError, match=r'kernel\.cu\(2\): error: identifier "unheard_of" is undefined'):
         RawModule(code=KERNEL % "a[0] = unheard_of;").compile()
@@ -310,7 +314,11 @@ def test_a_shortfall_is_named_at_the_learners_line_through_a_header(tmp_path, co
         RawModule(code=KernelSource(text, tmp_path / "a.cu", "a.cu")).compile()
 
 
-SOURCES = {"a.cu": "one\n  two(x);\nthree\n", "b.cuh": "four\n"}
+SOURCES = {
+    "a.cu": "one\n  two(x);\nthree\n",
+    "b.cuh": "four\n",
+    "c.cu": "#include <cuda/ptx>\n #include <x/y.cuh>\n",
+}
 WORDS = {  # a line of g++'s or clang's, and what is made of it
     "a.cu:2:3: error: 'two' was not declared in this scope; did you mean 'too'?": "a.cu:2: {} have two, a GPU does",
     "a.cu:2:3: error: use of undeclared identifier 'two'; did you mean 'too'?": "a.cu:2: {} have two, a GPU does",
@@ -337,6 +345,20 @@ WORDS = {  # a line of g++'s or clang's, and what is made of it
     "a.cu:2:9: error: static assertion failed: the emulator does not know this PTX instruction: x.y": (
         "a.cu:2: {} know this PTX instruction: x.y"
     ),
+    "a.cu:3:1: error: jump to case label\na.cu:2:3: note:   crosses initialization of 'int y'": (
+        "a.cu:3: {} take a label of a `switch` behind a variable with an initial value, a GPU does: put the statements "
+        "of each case in braces"
+    ),
+    "a.cu:2:3: error: 'this_cluster' is not a member of 'cooperative_groups'": (
+        "a.cu:2: {} have this_cluster, a GPU does: it has clusters in kernels whose header says `// arch: sm_90a only`"
+    ),
+    "In file included from x/y.cuh:9,\n                 from c.cu:2:\nz:1:5: error: 'int8' does not name a type\n"
+    "In file included from x/y.cuh:11:\nptx:1:5: error: static assertion failed: the emulator does not have <cuda/ptx>"
+    ", a GPU does\nptx:1:5: error: static assertion failed: the emulator does not have <cuda/ptx>, a GPU does": (
+        "c.cu:2: {} have <cuda/ptx>, a GPU does: <x/y.cuh> needs it"
+    ),
+    "In file included from c.cu:1:\nptx:1:5: error: static assertion failed: the emulator does not have <cuda/ptx>, a "
+    "GPU does": "c.cu:1: {} have <cuda/ptx>, a GPU does",
     "no line has a place": "a.cu: {} take this kernel, a GPU does",
 }
 
@@ -344,6 +366,31 @@ WORDS = {  # a line of g++'s or clang's, and what is made of it
 @all_of("words", WORDS)
 def test_a_host_compilers_words_become_a_sentence(words):
     assert shortfall(words, SOURCES, "a.cu") == WORDS[words].format("the emulator does not")
+
+
+TWO_KERNELS = (
+    "__global__ void k(float* x) {}\n__global__ void k(double* x) {}\n",
+    "namespace v1 { __global__ void k(int* x) {} }\nnamespace v2 { __global__ void\nk(int* x) {} }\n",
+)
+
+
+@all_of("code", TWO_KERNELS)
+def test_kernels_of_one_name_are_named_with_their_lines(compiler, code):
+    last = code.count("\n")
+    with pytest.raises(CompileError) as caught:
+        RawModule(code=f"__global__ void other() {{}} {code}").compile()
+    assert str(caught.value) == (
+        f"kernel.cu:{last}: the emulator does not take two kernels of one name, a GPU does: k is defined in lines 1 "
+        f"and {last}; give each a name of its own"
+    )
+
+
+def test_a_kernel_in_a_namespace_is_found_by_its_whole_name(compiler):
+    x = torch.zeros(1)
+    module = RawModule(code="namespace a { namespace b { __global__ void k(float* x) { x[0] += 1; } } }")
+    for name in ("a::b::k", "k"):
+        module.get_function(name)((1,), (1,), (x,))
+    assert x.item() == 2
 
 
 def test_the_grader_quotes_the_line_of_either_error():

@@ -8,7 +8,7 @@ import torch
 
 from course_utils.cuda import CompileError, RawModule, device_part, read_kernel
 from course_utils.emulator.module import EmulatedModule
-from course_utils.toolchain.host_launches import find_launches, instances
+from course_utils.toolchain.host_launches import find_launches, instances, python_lines
 from course_utils.toolchain.nvrtc import compile_kernel
 from course_utils.toolchain.program import about_program
 from course_utils.toolchain.source import KernelSource, find_kernels
@@ -294,10 +294,30 @@ def test_the_lines_for_a_template_have_its_instance(tmp_path):
     with pytest.raises(CompileError) as caught:
         RawModule(code=read_kernel(path))
     assert lines_of(str(caught.value)).splitlines() == [
-        f'module = RawModule(code=device_part(read_kernel("{path}")).code, name_expressions=("scale<float, 2>",))',
-        'kernel = module.get_function("scale<float, 2>")',
+        f'module = RawModule(code=device_part(read_kernel("{path}")).code, name_expressions=("scale<T, 2>",))',
+        'kernel = module.get_function("scale<T, 2>")',
         "kernel((1,), (32,), (x,))",
     ]
+
+
+@all_of(
+    "launched",
+    (
+        ("k<<<1, 1>>>(x)", "k<T, N>"),
+        ("k<float><<<1, 1>>>(x)", "k<float, N>"),
+        ("ns::k<T, SIZE><<<1, 1>>>(x)", "ns::k<T, SIZE>"),
+        ("k<Pair, n, false><<<1, 1>>>(x)", "k<Pair, N, false>"),
+        ("", "k<T, N>"),
+    ),
+)
+def test_of_an_instance_the_lines_say_what_the_file_tells_and_no_more(launched):
+    host, instance = launched
+    code = (
+        "struct Pair { float a, b; };\n#define SIZE 64\n"
+        "template <typename T, int N, bool CAUSAL = true> __global__ void k(T* x) {}\n"
+        f"template <class T> void run(int n) {{ {host}; }}\n"
+    )
+    assert python_lines(code, find_kernels(code)["k"], "code")[1] == f'kernel = module.get_function("{instance}")'
 
 
 PLAIN = "__global__ void k(int* x) { x[0] = 1; }\n"
@@ -321,6 +341,19 @@ def test_host_code_that_the_compiler_refuses_gets_the_same_message():
         message = about_program(UNDER_A_GUARD.replace("ifndef", "ifdef"), log=log)
         assert message.startswith("kernel.cu is a program around its kernels: main(), host code (line 4).")
         assert "k (line 1)" in message
+
+
+def test_a_file_that_only_includes_headers_of_the_host_is_no_program():
+    code = (
+        "#include <cuda_fp16.h>\n#include <cstdint>\n#include <cassert>\n__global__ void k(uint32_t* x) { *x = 1; }\n"
+    )
+    module = RawModule(code=code)
+    with pytest.raises(CompileError, match=r"^kernel\.cu:2: `#include <cstdint>` names a header of the host") as caught:
+        module.compile()
+    assert "program" not in str(caught.value) and "line 3: cassert is the host's" in str(caught.value)
+    names = {"code": code, "RawModule": RawModule, "device_part": device_part}
+    exec(lines_of(str(caught.value)), names)
+    names["module"].compile()
 
 
 def test_a_program_without_kernels_of_its_own_says_so():

@@ -4,7 +4,9 @@ import copy
 import pickle
 
 import pytest
+import torch
 
+from course_utils.cuda import RawModule
 from course_utils.toolchain import source
 from course_utils.toolchain.source import (
     KernelSource,
@@ -12,6 +14,7 @@ from course_utils.toolchain.source import (
     compile_options,
     find_kernels,
     kernel_names,
+    macro_kernels,
     read_kernel,
     required_architecture,
     source_name,
@@ -44,6 +47,14 @@ def test_a_file_elsewhere_is_read_by_its_path(kernels, tmp_path_factory):
     path = tmp_path_factory.mktemp("exercise") / "mine.cu"
     path.write_text("// mine\n")
     assert read_kernel(path).path == path and read_kernel(str(path)) == "// mine\n"
+
+
+def test_a_mark_of_utf_8_and_bytes_of_other_encodings_are_no_matter(tmp_path):
+    code = '#include "a.cuh"\n__global__ void k(float* x) { x[0] = A; }  // für\n'
+    (tmp_path / "a.cuh").write_bytes("#define A 1  // für\n".encode("latin-1"))
+    for encoding in ("utf-8-sig", "latin-1", "gbk"):
+        (tmp_path / "a.cu").write_bytes(code.replace("\n", "\r\n").encode(encoding, errors="ignore"))
+        RawModule(code=read_kernel(tmp_path / "a.cu")).compile()
 
 
 def test_a_missing_file_is_an_error_that_suggests_similar_names(kernels):
@@ -210,6 +221,20 @@ def test_kernels_in_comments_strings_and_macros_are_none():
     __global__ void real() {}
     """
     assert list(find_kernels(code)) == ["real"]
+
+
+def test_a_macro_may_stand_for_global_but_not_write_the_kernel():
+    code = (
+        '#define GLOBAL __global__\n#define EXPORT extern "C" GLOBAL void\n#define HOST static inline\n'
+        "#define UNARY(NAME) \\\n    __global__ void NAME##_kernel(float* x) { x[0] = 1; }\n"
+        "#define BOTH UNARY(a) UNARY(b)\n"
+        "template <int N> GLOBAL void __launch_bounds__(N) t(float* x) {}\nEXPORT k(int* x) { x[0] = 2; }\nUNARY(c)\n"
+    )
+    assert {name: kernel.template for name, kernel in find_kernels(code).items()} == {"t": True, "k": False}
+    assert macro_kernels(code) == ["UNARY", "BOTH"] and macro_kernels("__global__ void k() {}") == []
+    x = torch.zeros(1, dtype=torch.int32)
+    RawModule(code=code, name_expressions=("t<32>",)).get_function("k")((1,), (1,), (x,))
+    assert x.item() == 2
 
 
 def test_a_declaration_gives_way_to_the_definition():
