@@ -42,6 +42,7 @@ from course_utils.toolchain.source import (
     Parameter,
     find_kernels,
     included_files,
+    macro_kernels,
     read_kernel,
     required_architecture,
     source_name,
@@ -103,7 +104,7 @@ class RawModule:
             raise TypeError(
                 f"name_expressions takes a sequence of strings such as ('scale<4>',), got the str {name_expressions!r}"
             )
-        self.code = code
+        self.code = code = code[1:] if code.startswith("\ufeff") else code  # what marks a file as UTF-8
         self.options = tuple(options)
         self.name_expressions = tuple(name_expressions or ())
         self.name = source_name(code)
@@ -131,6 +132,8 @@ class RawModule:
             there_are += self.name_expressions
             templates = [k.name for k in self._kernels.values() if k.template and not self.name_expressions]
             hint = f"; templates that need name_expressions: {', '.join(templates)}" if templates else ""
+            if macros := macro_kernels(self.code):
+                hint += f"; a kernel that a macro writes ({', '.join(macros)}) is not found: write it out"
             raise LookupError(f"{self.name} has no kernel {name!r}; it has: {', '.join(there_are) or 'none'}{hint}")
         if function.other_line is not None:
             raise LookupError(

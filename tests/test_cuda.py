@@ -432,6 +432,16 @@ def test_a_missing_kernel_is_an_error_that_lists_those_there_are():
         module.get_function("saxy")
 
 
+def test_a_kernel_that_a_macro_writes_is_not_found_and_the_error_says_so():
+    code = "#define UNARY(NAME) __global__ void NAME##_kernel(float* x) {}\nUNARY(relu)\n"
+    with pytest.raises(LookupError, match=r"it has: none; a kernel that a macro writes \(UNARY\) is not found"):
+        RawModule(code=code).get_function("relu_kernel")
+
+
+def test_the_mark_of_utf_8_in_front_of_a_text_is_no_matter():
+    RawModule(code="\ufeff" + SAXPY).compile()
+
+
 @pytest.mark.parametrize("name", ["fill", "fill<4>", "saxpy<3>"])
 def test_a_template_is_launched_by_a_declared_name_expression_only(name):
     code = SAXPY + "template <int N> __global__ void fill(float* y) { *y = N; }"

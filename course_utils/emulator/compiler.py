@@ -42,8 +42,8 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
     for name in (
         "fiber",
         "findings",
-        "heap",
         "block",
+        "heap",
         "undefined",
         "async_counters",
         "async_rules",
@@ -345,12 +345,12 @@ def _own_headers(texts: Iterable[str]) -> list[str]:
 
 
 def _definitions(options: list[str]) -> tuple[list[str], str]:
-    """The options for the compiler, and the other macros as text: -DT=4 must not reach the headers. A name that begins
-    with two underscores is meant for them."""
+    """The options for the compiler, and the other macros as text: -DT=4 must not reach the headers. NDEBUG, and names
+    that begin with two underscores, are meant for them."""
     flags, lines = [], []
     for option in options:
         macro = re.fullmatch(r"-([DU])([A-Za-z]\w*|_[A-Za-z]\w*)(\(.*?\))?(?:=(.*))?", option, re.DOTALL)
-        if not macro or option == FOR_HOPPER:
+        if not macro or option == FOR_HOPPER or macro[2] == "NDEBUG":
             flags.append(option)
         elif macro[1] == "D":
             lines.append(f"#define {macro[2]}{macro[3] or ''} {'1' if macro[4] is None else macro[4]}\n")

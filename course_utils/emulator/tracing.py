@@ -50,10 +50,11 @@ def sanitize() -> Iterator[SanitizerReport]:
         at least one writes; within a warp, without __syncwarp() (a shuffle orders no memory); a cp.async that is read
         before its wait. Unlike compute-sanitizer's, it also watches global memory and __device__ variables: for threads
         of a block, and of a warp, by the same rules; and two blocks that write the same elements, or one that reads
-        what another writes, without atomics. No hazard: threads that store the same value; a volatile read beside
-        atomics; a plain read of what the same thread then changes by an atomic that makes up for an old value (CAS,
-        min, max, and, or). A hazard, though it may be meant: threads of a block that wait for each other by a flag in
-        shared memory, or by one that is no atomic in a file without fences.
+        what another writes, without atomics. No hazard: threads of a block that store the same value; blocks that do,
+        in a place of the code that writes nothing else (`*found = true`); a volatile read beside atomics; a plain read
+        of what the same thread then changes by an atomic that makes up for an old value (CAS, min, max, and, or). A
+        hazard, though it may be meant: threads of a block that wait for each other by a flag in shared memory, or by
+        one that is no atomic in a file without fences.
         In a file in which something calls a fence (__threadfence(), __threadfence_block(), fence, membar, st.release),
         flags in global memory count, volatile or atomic. A fence releases what its thread has done and knows, and makes
         nobody wait: the next write of a flag by this thread hands that on, whoever reads the flag there, by an atomic,

@@ -210,15 +210,14 @@ def test_gcc_takes_precompiled_headers_whatever_names_an_option_defines(option, 
 
 
 def test_a_macro_may_have_the_name_of_anything_in_the_emulators_headers():
-    names = (
-        "A B F n m d i j s h l c Type lane blocks site index bits rows warp step left right first from out sum count"
-    )
-    code = "#define C 3\n#define D 4\n#include <cuda_fp16.h>\n"
-    code += 'extern "C" __global__ void k(float* x) { x[0] = twice(B) + lane + C; }'
-    out = torch.zeros(1)
+    names = "A B F n m d i j s h l c Type lane blocks site index bits rows warp step left right first from out sum"
     options = (*(f"-D{name}=2" for name in names.split()), "-Dtwice(x)=(2*x)")
-    RawModule(code=code, options=options).get_function("k")((1,), (1,), (out,))
-    assert out.item() == 9
+    in_a_file = "#define C 3\n#define D 4\n#define F 5\n#include <cuda_fp16.h>\n", "twice + C + D + F"
+    for (before, sum), given in ((("", "twice(B) + lane"), options), (in_a_file, ("-Dtwice=2",))):
+        code = before + f'extern "C" __global__ void k(float* x) {{ x[0] = {sum}; }}'
+        out = torch.zeros(1)
+        RawModule(code=code, options=given).get_function("k")((1,), (1,), (out,))
+        assert out.item() == (14 if before else 6)
 
 
 @needs_gcc

@@ -117,7 +117,7 @@ def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit():
 
     record(asked(4))  # what is compiled
     before = time.perf_counter()
-    with configure(time_limit=20):
+    with configure(time_limit=100):
         failures = [(recording := record(asked(which))).failure for which in range(3)]
         with pytest.raises(ValueError, match=r"turns of its warps, the last in line 6, .* does a loop there end\?"):
             record(asked(3))
@@ -126,7 +126,7 @@ def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit():
         for line in (3, 4)
     ]
     assert "barrier in a divergent branch" in failures[2] and recording.findings[0].tool == "synccheck"
-    assert time.perf_counter() - before < 18
+    assert time.perf_counter() - before < 90
 
 
 def test_a_launch_that_is_out_of_time_is_not_run_again():

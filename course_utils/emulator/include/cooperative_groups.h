@@ -27,7 +27,8 @@ class grid_group {
 public:
     EMU_INLINE bool is_valid() const { return num_blocks() == 1; }
     EMU_INLINE void sync(emu_site site = emu_here()) const {
-        if (!is_valid()) emu_trap("sync() of a grid of several blocks needs a cooperative launch, and this one is none", site);
+        if (!is_valid()) emu_trap("sync() of a grid of several blocks needs a cooperative launch, which RawModule does not make on any machine: "
+                                  "end the kernel here, and launch a second one for what follows", site);
         emu_barrier(0, site);
     }
     static EMU_INLINE dim3 dim_blocks() { return emu_self()->grid_dim; }

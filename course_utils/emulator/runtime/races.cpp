@@ -49,6 +49,7 @@ struct Element {
 };
 
 static const unsigned most_places = 4096;   // in the code of one kernel
+static const uintptr_t many = 1;
 static const uint32_t last_epoch = (1 << 22) - 1;
 
 // Reads, at one place and in one interval, of shared memory that nobody has written: examples, and how many there were.
@@ -73,6 +74,7 @@ struct Races {
     Region regions[1 + most_arrays + most_variables];   // by the numbers of spaces
     Element* elements[most_arrays + most_variables];
     uint32_t places[most_places];        // by their numbers
+    uintptr_t written[most_places];      // the one address of global memory that a place writes; 0: none so far; many: several
     uint32_t last_place, last_place_id;
     Reader readers[1024];                // not on the stack: that of a fiber may be full
     Unwritten unwritten[32];
@@ -292,7 +294,9 @@ static inline void mark_for_others(Races& r, const Fiber* f, const LogEntry& e) 
     if (1u << e.log_bytes < array.element_bytes) return;   // a part of an element: the next block may own the other
     if (e.access == Access::volatile_read || is_look(e)) return;   // the former, too, comes before an atomic, as a rule
     const uintptr_t offset = e.address - array.low, end = offset + (1u << e.log_bytes);
-    const Mark now = mark(r.block_number, number_of(r, e.place), f->linear_id);
+    const unsigned place_id = number_of(r, e.place);
+    const Mark now = mark(r.block_number, place_id, f->linear_id);
+    if (e.access == Access::write) r.written[place_id] = !r.written[place_id] || r.written[place_id] == e.address ? e.address : many;
     for (uintptr_t i = offset / array.element_bytes; i * array.element_bytes < end; i++) {
         Element& x = r.elements[e.space - 1][i];
         keep_lowest(is_read(e.access) ? x.reads : is_atomic(e.access) ? x.atomics : x.writes, now);
@@ -346,9 +350,11 @@ template <bool clusters, class Pick> static Owned lowest(unsigned array, uint64_
     return found;
 }
 
-// Whether all writes of an element, by all OS threads, have stored one value, as `*found = true` does.
-static bool one_value(unsigned array, uint64_t i) {
+// Whether two writes of an element are of a flag, as `*found = true` is: both places write nothing else, and all writes of the
+// element, by all OS threads, have stored one value. Blocks that compute the same array each may have forgotten blockIdx.
+static bool is_flag(unsigned array, uint64_t i, const Owned& a, const Owned& b) {
     uint8_t value = 0;
+    if (a.races->written[marked_place_id(a.mark)] == many || b.races->written[marked_place_id(b.mark)] == many) return false;
     for (const Races* r = all; r; r = r->next) {
         const Element& x = r->elements[array][i];
         if (x.differs || (value && x.value && value != x.value)) return false;
@@ -374,7 +380,7 @@ template <bool clusters> static void find_conflicts() {
                 const uint32_t block = block_of(w.mark);
                 const Owned w2 = lowest<clusters>(array, i, block, write), r2 = lowest<clusters>(array, i, block, read);
                 const Owned a2 = lowest<clusters>(array, i, block, atomic);
-                if (w2.mark && !one_value(array, i)) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
+                if (w2.mark && !is_flag(array, i, w, w2)) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
                 if (a2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *a2.races, a2.mark, *w.races, w.mark);
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *w.races, w.mark);
                 if (w2.mark || a2.mark) clashing = nullptr;

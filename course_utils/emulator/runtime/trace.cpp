@@ -412,6 +412,8 @@ static void* record_copy(char* to, const char* from, size_t bytes, uintptr_t cou
 
 extern "C" {
 void __tsan_init() {}
+void __tsan_vptr_update(void**, void*) {}        // a constructor sets what a virtual function is looked up by, and a call
+void __tsan_vptr_read(void**) {}                 // looks: no access of the source's
 void __tsan_func_entry(void* return_address) {
     Recorder* r = emu_current ? emu_recorder() : nullptr;
     if (r) emu_record_entry(*r, emu_place_of(COUNTER), emu_place_of((uintptr_t)return_address), *(char**)__builtin_frame_address(0));

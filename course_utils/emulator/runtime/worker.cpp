@@ -13,8 +13,9 @@
 //   recorder              what one block does, step by step
 //   async_rules  async_counters   what those, the copy engine and the accesses of an sm_90a kernel tell asynccheck, and the profiler
 //   undefined             where g++'s arithmetic is not a GPU's
+//   heap                  what kernels take by malloc()
 //   block                 the scheduler: the threads of a block take turns
-//   findings  heap  fiber   what was found; what kernels take by malloc(); the stack of a thread
+//   findings  fiber       what was found; the stack of a thread
 //   launch.h  report.h  trace_results.h  abi.h    what the runtime shares with Python and with the kernels
 //
 // One arrow goes up, from the scheduler to the tracer: the calls in trace_hooks.h.
