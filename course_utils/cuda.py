@@ -225,18 +225,23 @@ class RawModule:
 
     def _made_by_cupy(self, options: Sequence[str], said: io.StringIO) -> Any:
         """Compiled; said: what NVRTC logs. CuPy finds a kernel with C++ linkage by its name only where that is among
-        the name expressions, and NVRTC takes as such only what the preprocessor leaves in and no namespace hides."""
+        the name expressions. NVRTC refuses those that the preprocessor leaves out, and those in a namespace."""
         cupy = _import_cupy()
         plain = [k.name for k in self._kernels.values() if k.bodies and not k.template]
-        with_plain = dict.fromkeys((*self.name_expressions, *plain))
-        for names in ([] if 'extern "C"' in self.code else [tuple(with_plain)]) + [self.name_expressions]:
+        if 'extern "C"' in self.code:
+            plain = []
+        while True:
+            names = tuple(dict.fromkeys((*self.name_expressions, *plain)))
             module = cupy.RawModule(code=str(self.code), options=options, name_expressions=names or None)
             try:
                 module.compile(log_stream=said)
                 return module
             except cupy.cuda.compiler.CompileException as error:
                 log = str(error)
-        raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log)
+            refused = set(re.findall(r'Input name expression was: "\s*([^"]+?)\s*"', log)) & set(plain)
+            if not refused:
+                raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log)
+            plain = [name for name in plain if name not in refused]
 
 
 @functools.cache
