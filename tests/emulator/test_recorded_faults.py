@@ -116,9 +116,12 @@ def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit():
         return run(ENDLESS, torch.zeros(64), np.int32(which), blocks=2)
 
     record(asked(4))  # what is compiled
-    before = time.perf_counter()
-    with configure(time_limit=100):
-        failures = [(recording := record(asked(which))).failure for which in range(3)]
+    with configure(time_limit=20):
+        failures, seconds = [], []
+        for which in range(3):
+            before = time.perf_counter()
+            failures.append((recording := record(asked(which))).failure)
+            seconds.append(time.perf_counter() - before)
         with pytest.raises(ValueError, match=r"turns of its warps, the last in line 6, .* does a loop there end\?"):
             record(asked(3))
     assert [failure.partition(" (")[0] for failure in failures[:2]] == [
@@ -126,7 +129,7 @@ def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit():
         for line in (3, 4)
     ]
     assert "barrier in a divergent branch" in failures[2] and recording.findings[0].tool == "synccheck"
-    assert time.perf_counter() - before < 90
+    assert max(seconds) < 18
 
 
 def test_a_launch_that_is_out_of_time_is_not_run_again():

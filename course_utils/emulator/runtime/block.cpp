@@ -346,14 +346,19 @@ static inline Fiber* next_forward(const Block& b, const Fiber* me) {
     return mine.fiber[lowest(later ? later : mine.ready)];
 }
 
+// The same where no lane of its warp can go on, or where threads run in another order.
+static __attribute__((noinline)) Fiber* next_elsewhere(Block& b, const Fiber* me) {
+    Warp& mine = b.warps[me->warp];
+    if (mine.gathering && !mine.ready) open_active_mask(mine);
+    Fiber* next = b.forward ? next_forward(b, me) : next_in_order(b, me);
+    if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
+    return next ? next : somebody_later(b);
+}
+
 static void run_another() {
     Block& b = *emu_block;
     const Fiber* me = emu_current;
-    Warp& mine = b.warps[me->warp];
-    if (mine.gathering && !mine.ready) open_active_mask(mine);
-    Fiber* next = __builtin_expect(b.launch->thread_order == EMU_FORWARD, true) ? next_forward(b, me) : next_in_order(b, me);
-    if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
-    if (!next) next = somebody_later(b);
+    Fiber* next = b.forward && b.warps[me->warp].ready ? next_forward(b, me) : next_elsewhere(b, me);
     if (next) {
         switch_to(b, next);
     } else if (b.live == 0) {
@@ -390,9 +395,8 @@ extern "C" void emu_yield() {
     if (emu_current->unsettled) emu_trace_settle(emu_current);
     Warp& mine = b.warps[emu_current->warp];
     const uint32_t later = mine.ready & emu_current->later;
-    const bool forward = b.launch->thread_order == EMU_FORWARD;
-    if (mine.gathering && !(later && forward)) open_active_mask(mine);   // the lane that calls this may wait for them
-    if (__builtin_expect(!forward, false)) return switch_to(b, next_in_order(b, emu_current));
+    if (mine.gathering && !(later && b.forward)) open_active_mask(mine);   // the lane that calls this may wait for them
+    if (__builtin_expect(!b.forward, false)) return switch_to(b, next_in_order(b, emu_current));
     switch_to(b, later ? mine.fiber[lowest(later)] : first_ready(b, emu_current->warp + 1));
 }
 
@@ -707,6 +711,7 @@ void emu_run_block(Block& b, uint64_t linear_index) {
     memset(b.warps, 0, sizeof b.warps);
     memset(b.barriers, 0, sizeof b.barriers);
     b.do_something_asynchronous = nullptr;
+    b.forward = b.launch->thread_order == EMU_FORWARD;
     b.chance = b.thread_chance = (b.launch->seed + 1) * 0x9E3779B97F4A7C15ull ^ linear_index;
     b.over = false;
     b.registers_free = 0;

@@ -83,6 +83,7 @@ struct Block {
     Cluster* cluster;
     unsigned rank;                   // in the cluster
     bool over;                       // its threads have exited
+    bool forward;                    // in this order its threads run: the launch's thread_order
     unsigned registers_free;         // of those that the block has had from the start
     uint64_t steps;                  // turns of threads, ever
     emu_dim3 index;
