@@ -37,19 +37,19 @@ template <class Format> struct mma_m16n8_lanes : emu_collective {
         }
         float left[16][depth];
         float8 right[depth], out[16];
-        for (int lane = 0; lane < 32; lane++) {
+        for (size_t lane = 0; lane < 32; lane++) {
             const mma_m16n8_lanes& mine = *(mma_m16n8_lanes*)lanes[lane];
-            const int group = lane >> 2, quad = lane & 3, first = count * quad;
-            for (int i = 0; i < 4; i++)
-                for (int e = 0; e < count; e++)
+            const size_t group = lane >> 2, quad = lane & 3, first = count * quad;
+            for (size_t i = 0; i < 4; i++)
+                for (size_t e = 0; e < count; e++)
                     left[group + 8 * (i & 1)][first + depth / 2 * (i >> 1) + e] = element(mine.a[i], e);
-            for (int i = 0; i < 2; i++)
-                for (int e = 0; e < count; e++) right[first + depth / 2 * i + e][group] = element(mine.b[i], e);
-            for (int i = 0; i < 2; i++) memcpy((float*)&out[group + 8 * i] + 2 * quad, mine.c + 2 * i, 2 * sizeof(float));
+            for (size_t i = 0; i < 2; i++)
+                for (size_t e = 0; e < count; e++) right[first + depth / 2 * i + e][group] = element(mine.b[i], e);
+            for (size_t i = 0; i < 2; i++) memcpy((float*)&out[group + 8 * i] + 2 * quad, mine.c + 2 * i, 2 * sizeof(float));
         }
-        for (int row = 0; row < 16; row += 4) {       // four rows beside each other: a sum waits for its last addition
+        for (size_t row = 0; row < 16; row += 4) {       // four rows beside each other: a sum waits for its last addition
             float8 sum0 = {}, sum1 = {}, sum2 = {}, sum3 = {};
-            for (int k = 0; k < depth; k++) {
+            for (size_t k = 0; k < depth; k++) {
                 sum0 += left[row][k] * right[k];
                 sum1 += left[row + 1][k] * right[k];
                 sum2 += left[row + 2][k] * right[k];
@@ -57,10 +57,10 @@ template <class Format> struct mma_m16n8_lanes : emu_collective {
             }
             out[row] += sum0, out[row + 1] += sum1, out[row + 2] += sum2, out[row + 3] += sum3;
         }
-        for (int lane = 0; lane < 32; lane++) {
+        for (size_t lane = 0; lane < 32; lane++) {
             mma_m16n8_lanes& mine = *(mma_m16n8_lanes*)lanes[lane];
-            const int group = lane >> 2, pair = 2 * (lane & 3);
-            for (int i = 0; i < 2; i++) memcpy(mine.d + 2 * i, (float*)&out[group + 8 * i] + pair, 2 * sizeof(float));
+            const size_t group = lane >> 2, pair = 2 * (lane & 3);
+            for (size_t i = 0; i < 2; i++) memcpy(mine.d + 2 * i, (float*)&out[group + 8 * i] + pair, 2 * sizeof(float));
         }
     }
 };
