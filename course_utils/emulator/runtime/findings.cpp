@@ -73,14 +73,17 @@ static uint32_t* look_at(uint32_t place) {
     return nullptr;
 }
 
+bool emu_has_looks;
+
 void emu_add_look(uint32_t place) {
+    emu_has_looks = true;
     for (uint32_t* at; (at = look_at(place)) && *at != place;) {
         uint32_t none = 0;                 // another OS thread may come first, with another place
         __atomic_compare_exchange_n(at, &none, place, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
 }
 
-bool emu_is_look(uint32_t place) {
+bool emu_knows_look(uint32_t place) {
     const uint32_t* at = place ? look_at(place) : nullptr;
     return at && *at == place;
 }

@@ -327,7 +327,7 @@ void emu_trace_start(Block& b) {
     for (unsigned i = 0; i < b.size; i++) {
         Fiber& f = b.fibers[i];
         f.log = t.logs + i * log_stride;
-        f.logged = f.last_array = f.warp_epoch = 0;
+        f.logged = f.last_array = f.warp_epoch = f.looked = 0;
         f.index_found = false;
     }
     if (t.recorder) emu_start_recording(*t.recorder);
@@ -358,7 +358,7 @@ void emu_trace_interval(Block& b) {
     if (t.rules && b.live) emu_rule_block_barrier(*t.rules);
     if (t.rules && !b.live) emu_end_rules(*t.rules);
     if (t.counters) emu_close_requests(t);
-    for (unsigned i = 0; t.races && i < b.size; i++) memset(b.fibers[i].looks, 0, sizeof b.fibers[i].looks);
+    for (unsigned i = 0; i < b.size; i++) b.fibers[i].looked = 0;
     if (t.races) emu_end_race_interval(t);
     if (t.fences) emu_fences_barrier(*t.fences);
 }
@@ -376,8 +376,8 @@ static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind ki
 
 // A plain read of what this atomic changes is a look: `old = *p` before a loop of atomicCAS(p, old, ...). It may be old.
 static void guard_looks(const Fiber* f, uintptr_t address) {
-    for (const Look& look : f->looks)
-        if (look.address == address) emu_add_look(look.place);
+    for (unsigned n = 0; n < f->looked && n < most_looks; n++)
+        if (f->looks[n].address == address) emu_add_look(f->looks[n].place);
 }
 
 #define COUNTER ((uintptr_t)__builtin_return_address(0))
