@@ -104,12 +104,11 @@ FLOORS = (
             "costs": "FLOPs, bytes, time floors",
             "course": "the chapters in order, the paths",
             "tables": "text tables",
-            "aliases": "former names still work",
         },
         sideways=False,
     ),
 )
-MODULES = "__main__ aliases arguments checks costs course cuda doctor show tables timing".split()
+MODULES = "__main__ arguments checks costs course cuda doctor show tables timing".split()
 
 
 class Drawing:

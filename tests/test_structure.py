@@ -90,7 +90,7 @@ def wrong_arrows(found: list[Arrow]) -> list[str]:
     wrong = []
     for arrow in found:
         here, there = room(arrow.source), room(arrow.target)
-        allowed = ROOMS.get(here, ()) if here else ["aliases"]
+        allowed = ROOMS.get(here, ()) if here else ()
         if here != there and there not in allowed:
             wrong.append(f"{arrow} ({here or PACKAGE} may import {', '.join(allowed) or 'no other room'})")
     return wrong
@@ -188,9 +188,9 @@ def test_no_test_imports_from_another_test():
 
 
 def test_an_import_by_a_string_stays_in_its_room():
-    """But for the command line, which imports one command, and the aliases, whose strings are a table of their own."""
+    """But for the command line, which imports one command."""
     for module, path in modules(ROOT).items():
-        if module not in ("__main__", "aliases"):
+        if module != "__main__":
             by_string = r"""(?:import_module|__import__)\(f?["']course_utils\.(\w+)"""
             for name in re.findall(by_string, path.read_text(encoding="utf-8")):
                 assert name == room(module), f"{path.relative_to(ROOT)} imports {name} by a string"
@@ -204,7 +204,7 @@ def test_an_import_by_a_string_stays_in_its_room():
         ("operators/naive.py", "import course_utils.operators.sparse", "what siblings share is in library and prepare"),
         ("emulator/profiler.py", "from course_utils.emulator import pages", "emulator.profiler imports emulator.pages"),
         ("show.py", "from tests.helpers import anything", "show imports tests.helpers"),
-        ("__init__.py", "from course_utils import widgets", "course_utils may import aliases"),
+        ("__init__.py", "from course_utils import widgets", "course_utils may import no other room"),
         ("timing.py", "from course_utils.errors import KernelError", "timing imports errors"),
         ("timing.py", "def f():\n    import course_utils", "timing imports course_utils"),
     ],

@@ -135,7 +135,7 @@ def _read(section: Section, known: _Assigned) -> Reading:
     for _, source in section.codes:
         lines += sum(_shown(ast.parse(python(source)).body, known))
     puzzles = sum(source.startswith("%%puzzle ") for _, source in section.codes)
-    asked = [slug for _, source in section.codes for slug in re.findall(r'questions\.ask\("(\w+)"\)', source)]
+    asked = [slug for _, source in section.codes for slug in re.findall(r'widgets\.ask\("(\w+)"\)', source)]
     ids = [one for slug in asked for one in catalog.question_ids(slug)]
     question_words = sum(len(_texts(catalog.question(one, SEED))) for one in ids)
     return Reading(words, lines, puzzles, len(ids), question_words)
