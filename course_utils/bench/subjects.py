@@ -17,7 +17,6 @@ from course_utils.bench import (
     flash_attention_minimal,
     flash_attention_v2,
     hopper,
-    hopper_tried,
     host,
     one_pattern,
     pipeline,
@@ -129,11 +128,6 @@ SUBJECTS: dict[str, Subject] = {
         dict.fromkeys(("json", "record"), False),
         functools.partial(measured.load, "pipeline"),
         lambda rows: View([[{key: row[key] for key in row if key not in ("sites", "moments")} for row in rows]]),
-    ),
-    "hopper_tried": Subject(
-        hopper_tried.hopper_tried,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "hopper_tried"),
     ),
     "emulator": Subject(emulator.measure, {"json": False}, machine=emulator.machine),
     "counters": Subject(
