@@ -61,6 +61,7 @@ FLOORS = (
             "nvidia": "ncu and compute-sanitizer beside the emulator",
             "bench": "measures a chapter's figures on a GPU",
             "show": "kernels as listings, mistakes as diffs",
+            "plots": "pictures, one module for each chapter",
             "chapters": "what a chapter's cells call: counted, measured, drawn",
         },
     ),
@@ -78,7 +79,6 @@ FLOORS = (
         "Right answers",
         "#ffecde",
         {
-            "plots": "pictures, one module for each chapter",
             "patterns": "sparse patterns: mask, lists, density, drawing",
             "reference": "attention in float64",
             "checks": "compares a kernel's output with the reference",

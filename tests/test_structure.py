@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.helpers.fresh_process import run_without_the_course
+
 ROOT = Path(__file__).resolve().parents[1]
 LAYOUT = tomllib.loads((ROOT / "tests" / "structure.toml").read_text(encoding="utf-8"))
 ROOMS: dict[str, list[str]] = LAYOUT["rooms"]
@@ -175,6 +177,20 @@ def test_few_modules_lie_loose_at_the_top():
     loose = sorted(path.stem for path in (ROOT / PACKAGE).glob("*.py") if path.stem != "__init__")
     assert loose == sorted(LAYOUT["loose"])
     assert len(loose) + 1 <= LAYOUT["most_loose"]
+
+
+def test_what_stands_below_the_pictures_imports_no_matplotlib():
+    """A picture is imported where it is drawn: whoever calls an operator does not wait for it."""
+    below = list(ROOMS)[: list(ROOMS).index("plots")]
+    program = f"""
+import importlib, sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+    del sys.modules[name]
+for room in {below}:
+    importlib.import_module(f"course_utils.{{room}}")
+    assert "matplotlib" not in sys.modules, room
+"""
+    run_without_the_course(program)
 
 
 def test_no_test_imports_from_another_test():
