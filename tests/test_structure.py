@@ -193,6 +193,21 @@ for room in {below}:
     run_without_the_course(program)
 
 
+def test_chapters_show_their_records_without_importing_what_measures_them():
+    names = [f"course_utils.{name}" for name in modules(ROOT) if room(name) == "chapters"]
+    program = f"""
+import importlib, sys
+from course_utils import measured
+measured.measurement.torch.cuda.is_available = lambda: False
+for name in {names}:
+    importlib.import_module(name)
+from course_utils.chapters import attention_basics_costs, memory
+attention_basics_costs.timings(), attention_basics_costs.ceilings()
+assert not [name for name in sys.modules if name.startswith("course_utils.bench")]
+"""
+    run_without_the_course(program)
+
+
 def test_no_test_imports_from_another_test():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for line, name in imports(path.read_text(encoding="utf-8")):

@@ -38,26 +38,36 @@ from course_utils.bench.timed import (
 from course_utils.cuda import read_kernel
 from course_utils.launches.hopper import EIGHT_BITS, LADDER, ONE_LEVEL, Step, build, launch, ready
 from course_utils.measured import Row, select
+from course_utils.measured.hopper import (
+    AGAIN,
+    CUDNN,
+    FLASH,
+    FLASH3,
+    FLASH_FIXED,
+    FLOPS_OF_A_CLOCK,
+    LENGTHS,
+    LONGEST,
+    OURS,
+    OURS_E4M3,
+    PORTABLE,
+    PRODUCT,
+    ROUNDED,
+    ROWS_FIRST,
+    TOKENS,
+    TORCHS_CHOICE,
+    TURNS,
+    WIDTH,
+)
 from course_utils.operators import flash_attention_hopper, flash_attention_v2, flash_v2, hopper, tensor_core
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 
-OURS_E4M3, ROUNDED = "flash_attention_hopper in E4M3", "torch, weights rounded to E4M3"
-OURS, PORTABLE, FLASH3 = "flash_attention_hopper", "flash_attention_v2", "FlashAttention-3"
-TURNS = f"{OURS}, in turns"  # its backward pass where torch is told to be deterministic
-CUDNN, FLASH = "torch cuDNN", "torch FLASH"
-FLASH_FIXED = f"{FLASH}, deterministic"  # likewise
 BACKENDS = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION}
-AGAIN, ROWS_FIRST, TORCHS_CHOICE, PRODUCT = " again", ", [B, L, H, d]", "torch SDPA", "a matrix product"
 ARCH = "sm_90a"
-FLOPS_OF_A_CLOCK = 4096  # of a multiprocessor's tensor cores, in 16 bits (NVIDIA's Hopper whitepaper)
-TOKENS, WIDTH = 16384, 2048  # B · L and H · d
-LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 BF16_LENGTHS = (4096,)
 RUNS = 3  # of the comparisons that the steps and the operator are judged by
 BUDGET_MS = 25.0  # for each function in each run
 HEAD_START_US = 300.0  # longer than the host takes for a call
 CHECKED_ROWS = 32
-LONGEST = 131072
 
 Shape = tuple[int, int, int, int]  # B, H, L, d
 

@@ -13,9 +13,10 @@ import matplotlib.pyplot as plt
 from course_utils import measured, plots, show
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.measured import Measurement
+from course_utils.measured.hopper import TOKENS, WIDTH
 
 LENGTHS = 2048, 16384
-TOKENS, WIDTH, RUNS = 16384, 2048, 5  # of the record: B · L, H · d, and how often each was timed
+RUNS = 5  # of each, in the record
 AGAIN = "the kernel again"  # the kernel beside itself: what it gains is the noise
 
 
