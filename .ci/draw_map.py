@@ -61,6 +61,7 @@ FLOORS = (
             "nvidia": "ncu and compute-sanitizer beside the emulator",
             "bench": "measures a chapter's figures on a GPU",
             "show": "kernels as listings, mistakes as diffs",
+            "plots": "pictures, one module for each chapter",
             "chapters": "what a chapter's cells call: counted, measured, drawn",
         },
     ),
@@ -78,7 +79,6 @@ FLOORS = (
         "Right answers",
         "#ffecde",
         {
-            "plots": "pictures, one module for each chapter",
             "patterns": "sparse patterns: mask, lists, density, drawing",
             "reference": "attention in float64",
             "checks": "compares a kernel's output with the reference",
@@ -104,12 +104,11 @@ FLOORS = (
             "costs": "FLOPs, bytes, time floors",
             "course": "the chapters in order, the paths",
             "tables": "text tables",
-            "aliases": "former names still work",
         },
         sideways=False,
     ),
 )
-MODULES = "__main__ aliases arguments checks costs course cuda doctor show tables timing".split()
+MODULES = "__main__ arguments checks costs course cuda doctor show tables timing".split()
 
 
 class Drawing:

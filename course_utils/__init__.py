@@ -5,11 +5,4 @@ No part of the course is imported here, so that `import course_utils.costs` does
 compiler.
 """
 
-import sys
-
-from course_utils.aliases import FormerModules
-
 __version__ = "0.1.0"
-
-if not any(isinstance(finder, FormerModules) for finder in sys.meta_path):
-    sys.meta_path.append(FormerModules())

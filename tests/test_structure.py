@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.helpers.fresh_process import run_without_the_course
+
 ROOT = Path(__file__).resolve().parents[1]
 LAYOUT = tomllib.loads((ROOT / "tests" / "structure.toml").read_text(encoding="utf-8"))
 ROOMS: dict[str, list[str]] = LAYOUT["rooms"]
@@ -90,7 +92,7 @@ def wrong_arrows(found: list[Arrow]) -> list[str]:
     wrong = []
     for arrow in found:
         here, there = room(arrow.source), room(arrow.target)
-        allowed = ROOMS.get(here, ()) if here else ["aliases"]
+        allowed = ROOMS.get(here, ()) if here else ()
         if here != there and there not in allowed:
             wrong.append(f"{arrow} ({here or PACKAGE} may import {', '.join(allowed) or 'no other room'})")
     return wrong
@@ -177,6 +179,35 @@ def test_few_modules_lie_loose_at_the_top():
     assert len(loose) + 1 <= LAYOUT["most_loose"]
 
 
+def test_what_stands_below_the_pictures_imports_no_matplotlib():
+    """A picture is imported where it is drawn: whoever calls an operator does not wait for it."""
+    below = list(ROOMS)[: list(ROOMS).index("plots")]
+    program = f"""
+import importlib, sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+    del sys.modules[name]
+for room in {below}:
+    importlib.import_module(f"course_utils.{{room}}")
+    assert "matplotlib" not in sys.modules, room
+"""
+    run_without_the_course(program)
+
+
+def test_chapters_show_their_records_without_importing_what_measures_them():
+    names = [f"course_utils.{name}" for name in modules(ROOT) if room(name) == "chapters"]
+    program = f"""
+import importlib, sys
+from course_utils import measured
+measured.measurement.torch.cuda.is_available = lambda: False
+for name in {names}:
+    importlib.import_module(name)
+from course_utils.chapters import attention_basics_costs, memory
+attention_basics_costs.timings(), attention_basics_costs.ceilings()
+assert not [name for name in sys.modules if name.startswith("course_utils.bench")]
+"""
+    run_without_the_course(program)
+
+
 def test_no_test_imports_from_another_test():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for line, name in imports(path.read_text(encoding="utf-8")):
@@ -188,9 +219,9 @@ def test_no_test_imports_from_another_test():
 
 
 def test_an_import_by_a_string_stays_in_its_room():
-    """But for the command line, which imports one command, and the aliases, whose strings are a table of their own."""
+    """But for the command line, which imports one command."""
     for module, path in modules(ROOT).items():
-        if module not in ("__main__", "aliases"):
+        if module != "__main__":
             by_string = r"""(?:import_module|__import__)\(f?["']course_utils\.(\w+)"""
             for name in re.findall(by_string, path.read_text(encoding="utf-8")):
                 assert name == room(module), f"{path.relative_to(ROOT)} imports {name} by a string"
@@ -204,7 +235,7 @@ def test_an_import_by_a_string_stays_in_its_room():
         ("operators/naive.py", "import course_utils.operators.sparse", "what siblings share is in library and prepare"),
         ("emulator/profiler.py", "from course_utils.emulator import pages", "emulator.profiler imports emulator.pages"),
         ("show.py", "from tests.helpers import anything", "show imports tests.helpers"),
-        ("__init__.py", "from course_utils import widgets", "course_utils may import aliases"),
+        ("__init__.py", "from course_utils import widgets", "course_utils may import no other room"),
         ("timing.py", "from course_utils.errors import KernelError", "timing imports errors"),
         ("timing.py", "def f():\n    import course_utils", "timing imports course_utils"),
     ],

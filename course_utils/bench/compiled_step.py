@@ -27,8 +27,8 @@ from course_utils.bench.flash_attention_v2 import (
 )
 from course_utils.bench.timed import columns, random_inputs, require_close, that_run
 from course_utils.measured import Row
+from course_utils.measured.flash_attention_v2 import COMPILED, EAGER, SDPA
 
-SDPA, EAGER, COMPILED = "SDPA", "eager", "compiled"
 SIZES = (16, 2048), (1, 512)  # batch and length
 
 

@@ -22,6 +22,31 @@ from course_utils.bench import tilelang_peers
 from course_utils.bench.timed import Function, all_parts, columns, compile_ahead, that_run
 from course_utils.costs import TOP_K, V3_2, DeepSeekDims
 from course_utils.measured import Row
+from course_utils.measured.deepseek_sparse import (
+    BACKWARD,
+    BACKWARD_TILELANG,
+    CORE,
+    CORE_PORTABLE,
+    CORE_TORCH,
+    DENSE,
+    DENSE_LAYER,
+    DENSE_MHA,
+    DENSE_MHA_CUDNN,
+    DENSE_PORTABLE,
+    INDEX_VECTORS,
+    INDEXER,
+    INDEXER_FP8,
+    LENGTHS,
+    QUERIES,
+    SPARSE_LAYER,
+    STEP,
+    STEP_BF16,
+    TOPK,
+    TOPK_TILELANG,
+    TOPK_TORCH,
+    TOPK_UNSORTED,
+    UNPACKING,
+)
 from course_utils.operators import DeepSeekConfig, DeepSeekWeights, indexer, mla
 from course_utils.operators.deepseek import (
     deepseek_mla,
@@ -35,43 +60,18 @@ from course_utils.operators.indexer import indexer_forward, quantize_e4m3
 from course_utils.operators.tensor_core import takes_wgmma
 from course_utils.operators.topk import select_topk
 
-CORE, CORE_PORTABLE, CORE_TORCH = "sparse_mla", "sparse_mla, mma.sync", "torch, gather and einsum"
 CORE_COMPILED = "torch, gather and einsum, compiled"
 CORE_TILELANG = {"TileLang, pipelined": "sparse_mla_fwd_pipelined", "TileLang, seesaw": "sparse_mla_fwd_seesaw"}
-BACKWARD, BACKWARD_TILELANG = "sparse_mla, backward", "TileLang, backward"
-DENSE, DENSE_PORTABLE = "mla_attention", "mla_attention, mma.sync"
-DENSE_MHA, DENSE_MHA_CUDNN = "torch SDPA, MHA mode", "torch cuDNN, MHA mode, merged"
-UNPACKING = "torch, unpacking K and V"
-INDEXER, INDEXER_FP8 = "lightning_indexer, bf16", "lightning_indexer, FP8"
 INDEXER_FP8_PORTABLE = "lightning_indexer, FP8, mma.sync"
 INDEXER_TORCH, PRODUCTS_TORCH = "torch, bf16 einsum", "torch, its products alone"
 INDEXER_COMPILED, INDEXER_TILELANG = "torch, bf16 einsum, compiled", "TileLang, FP8"
-TOPK, TOPK_TORCH, TOPK_UNSORTED = "select_topk", "torch.topk", "torch.topk, unsorted"
-TOPK_TILELANG = "TileLang, topk_selector"
 REBUILT, ABSORBED_TORCH = "mla_reprojected", "torch, absorbed, fp32"
-STEP, STEP_BF16 = "DSA, indexer in FP8", "DSA, indexer in bf16"
-SPARSE_LAYER, DENSE_LAYER = "deepseek_sparse_attention", "deepseek_mla"
-INDEX_VECTORS = "torch, the indexer's queries and keys"
 
-QUERIES = 4096  # of a chunk of a prefill
-LENGTHS = tuple(2**n for n in range(13, 18))  # 8 K to 128 K
 TIMES = {"warmup": 1, "budget_ms": 25.0, "head_start_us": 500.0}  # longer than the host takes to launch a step
 # Cosine difference from float64 that passes: of outputs, log-sum-exps and gradients, and of torch, which rounds scores.
 OURS_OFF, LSE_OFF, GRADIENT_OFF, MHA_OFF, TORCH_OFF = 7e-6, 1e-10, 5e-5, 1e-4, 1e-3
 FEW_HEADS = V3_2._replace(n_heads=16)  # for what is slow
 TORCH_CHUNK = 256  # queries that torch's versions have in memory at a time
-
-# What others say of their own kernels, at their own shapes, and of which GPU: no times of this course.
-PUBLISHED: tuple[Row, ...] = (
-    {
-        "part": "core",
-        "name": "FlashMLA, sparse prefill",
-        "tflop_per_s": 640,
-        "device": "H800 SXM5",
-        "says": "up to",
-        "source": "https://github.com/deepseek-ai/FlashMLA",
-    },
-)
 
 
 def deepseek_chapter() -> list[Row]:

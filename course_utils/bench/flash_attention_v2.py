@@ -40,19 +40,29 @@ from course_utils.bench.timed import (
 from course_utils.cuda import Kernel
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, build, launch
 from course_utils.measured import Row, select
+from course_utils.measured.flash_attention_v2 import (
+    BY_HAND,
+    CUDNN,
+    FLASH,
+    FLASH_AGAIN,
+    LENGTHS,
+    NAIVE,
+    OURS,
+    SHORT_LENGTHS,
+    SPLIT,
+    TABLE_SHAPE,
+    TOKENS,
+    UNPACKED,
+    WIDTH,
+)
 from course_utils.nvidia import tools
 from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2, tensor_core
 
-OURS, FLASH, FLASH_AGAIN, NAIVE = "flash_attention_v2", "torch FLASH", "torch FLASH again", "naive torch"
-CUDNN = "torch cuDNN"
 PEERS = {
     FLASH: SDPBackend.FLASH_ATTENTION,
     CUDNN: SDPBackend.CUDNN_ATTENTION,
     "torch memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-TOKENS, WIDTH = 16384, 2048  # B · L and H · d of the comparison
-LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
-SHORT_LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 RUNS = 3  # of the comparison by length; what only shows a trend runs once
 BUDGET_MS = 25.0  # for each function in each run
 HEAD_START_US = 300.0  # longer than the host takes to launch a backward pass
@@ -220,10 +230,6 @@ def _naive(
 
 
 # ---------------------------------------------------------------------------------------------- few queries
-
-UNPACKED = "a tile for each head"
-SPLIT = ", keys split"
-BY_HAND = ", packed by hand"
 
 
 def few_queries(
@@ -397,8 +403,6 @@ def _resources(steps: Sequence[Step], head_dims: Sequence[int], device: str) -> 
 
 
 # ---------------------------------------------------------------------------------------------- time, memory, HBM bytes
-
-TABLE_SHAPE = (16, 12, 2048, 64)
 
 
 def time_and_memory(*, device: str = "cuda", shape: Shape = TABLE_SHAPE) -> list[Row]:

@@ -29,19 +29,18 @@ from course_utils.bench.timed import (
     that_run,
 )
 from course_utils.measured import Row
+from course_utils.measured.sparse_patterns import CUDNN, FLASH, FLEX_64, FLEX_128, FLEX_TUNED, OURS
 from course_utils.operators import flash_attention_v2, sparse
 from course_utils.operators.sparse import sparse_attention
 from course_utils.patterns import Pattern
 
-OURS, FLASH = "sparse_attention", "dense FLASH"
-FLEX_128, FLEX_64, FLEX_TUNED = "FlexAttention 128", "FlexAttention 64", "FlexAttention 64, 4 warps"
 _TILE_OF_64 = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64}  # its own tile is larger than such a block, and fails
 FLEX: dict[str, tuple[int, dict[str, int] | None]] = {  # size of block, kernel_options
     FLEX_128: (128, None),
     FLEX_64: (64, _TILE_OF_64),
     FLEX_TUNED: (64, {**_TILE_OF_64, "fwd_num_warps": 4}),
 }
-DENSE = {FLASH: SDPBackend.FLASH_ATTENTION, "dense cuDNN": SDPBackend.CUDNN_ATTENTION}
+DENSE = {FLASH: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
 RUNS = 3  # of the comparison with FlexAttention
 BUDGET_MS = 25.0  # for each function in each run
 HEAD_START_US = 300.0  # longer than the host takes to launch any of these

@@ -35,29 +35,39 @@ from course_utils.bench.timed import (
     resources,
     sdpa,
 )
-from course_utils.cuda import Kernel, read_kernel
+from course_utils.cuda import read_kernel
 from course_utils.launches.hopper import EIGHT_BITS, LADDER, ONE_LEVEL, Step, build, launch, ready
 from course_utils.measured import Row, select
+from course_utils.measured.hopper import (
+    AGAIN,
+    CUDNN,
+    FLASH,
+    FLASH3,
+    FLASH_FIXED,
+    FLOPS_OF_A_CLOCK,
+    LENGTHS,
+    LONGEST,
+    OURS,
+    OURS_E4M3,
+    PORTABLE,
+    PRODUCT,
+    ROUNDED,
+    ROWS_FIRST,
+    TOKENS,
+    TORCHS_CHOICE,
+    TURNS,
+    WIDTH,
+)
 from course_utils.operators import flash_attention_hopper, flash_attention_v2, flash_v2, hopper, tensor_core
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 
-OURS_E4M3, ROUNDED = "flash_attention_hopper in E4M3", "torch, weights rounded to E4M3"
-OURS, PORTABLE, FLASH3 = "flash_attention_hopper", "flash_attention_v2", "FlashAttention-3"
-TURNS = f"{OURS}, in turns"  # its backward pass where torch is told to be deterministic
-CUDNN, FLASH = "torch cuDNN", "torch FLASH"
-FLASH_FIXED = f"{FLASH}, deterministic"  # likewise
 BACKENDS = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION}
-AGAIN, ROWS_FIRST, TORCHS_CHOICE, PRODUCT = " again", ", [B, L, H, d]", "torch SDPA", "a matrix product"
 ARCH = "sm_90a"
-FLOPS_OF_A_CLOCK = 4096  # of a multiprocessor's tensor cores, in 16 bits (NVIDIA's Hopper whitepaper)
-TOKENS, WIDTH = 16384, 2048  # B · L and H · d
-LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 BF16_LENGTHS = (4096,)
 RUNS = 3  # of the comparisons that the steps and the operator are judged by
 BUDGET_MS = 25.0  # for each function in each run
 HEAD_START_US = 300.0  # longer than the host takes for a call
 CHECKED_ROWS = 32
-LONGEST = 131072
 
 Shape = tuple[int, int, int, int]  # B, H, L, d
 
@@ -114,7 +124,7 @@ def rungs(
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
         inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
         functions = _torchs(*inputs, is_causal)
-        functions |= {step.title: step_function(step, *inputs, is_causal) for step in steps}
+        functions |= {step.title: _step_function(step, *inputs, is_causal) for step in steps}
         for row in _race("rungs", functions, *inputs, is_causal, runs=RUNS):
             more = {"share_of_peak": row["tflop_per_s"] / roofs["tensor cores"]}
             rows.append(row | more | taken.get((row["name"], head_dim), {}))
@@ -457,13 +467,11 @@ def _flash3(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Funct
     return lambda: flash_attn_func(*inputs, causal=is_causal).transpose(1, 2)
 
 
-def step_function(
-    step: Step, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, kernel: Kernel | None = None
-) -> Function:
-    """Launches a step, always into the same output, which it returns. kernel: instead of the step's own."""
+def _step_function(step: Step, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
+    """Launches a step, always into the same output, which it returns."""
     out = torch.empty_like(query)
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    run = ready(step, query, key, value, out, lse, is_causal=is_causal, kernel=kernel)
+    run = ready(step, query, key, value, out, lse, is_causal=is_causal)
 
     def function() -> Tensor:
         run()

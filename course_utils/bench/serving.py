@@ -23,6 +23,27 @@ from course_utils.costs import ceil_div
 from course_utils.cuda import compiled
 from course_utils.launches.serving import RUNGS, rung
 from course_utils.measured import Row
+from course_utils.measured.serving import (
+    CACHES,
+    CHUNK,
+    CUDNN,
+    FLASH,
+    GRAPH,
+    HEAD_DIM,
+    HEADS,
+    IN_TRITON,
+    KV_HEADS,
+    LAUNCHES,
+    LAYERS,
+    ONE_LAUNCH,
+    OURS,
+    OURS_AGAIN,
+    PAGE_SIZES,
+    PIECES,
+    SAME_BYTES,
+    SPLITS,
+    STEP_PAGE_SIZE,
+)
 from course_utils.operators import (
     append_paged,
     cascade_attention,
@@ -33,23 +54,12 @@ from course_utils.operators import (
 )
 from course_utils.serving import Loop, Model, lengths, prompts, summary
 
-OURS, OURS_AGAIN = "decode_attention", "decode_attention again"
-FLASH, CUDNN = "torch FLASH", "torch cuDNN"
 FLASHINFER, FLASH3 = "FlashInfer", "FlashAttention-3"
 PACKED = ", packed by hand"
-SAME_BYTES = "a sum of as many bytes"
-PIECES, IN_TRITON = "keys in pieces", ", Triton"
-LAUNCHES, GRAPH, ONE_LAUNCH = "launches", "CUDA graph", "one launch"
 BACKENDS = {FLASH: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
-HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
-CACHES = ((8, 8192), (8, 65536), (1, 4096), (1, 65536), (64, 4096))  # batch sizes, and keys of each sequence
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 33, 48, 64)
-PAGE_SIZES = (1, 16, 64, 256)
 STEPS = tuple(itertools.product((1, 8, 64), (1024, 4096, 16384, 65536)))
-LAYERS, STEP_PAGE_SIZE = 32, 16
 FEWEST_KEYS = 256  # of a piece in Triton
 CEILING_BYTES = 2 * 2**30
-CHUNK = 256  # tokens of prompts in a step of the loop
 BUDGET_MS = 40.0  # for each function
 HEAD_START_US = 600.0  # longer than the host takes for two launches or a peer's call
 MAX_ERROR = 2e-2  # of outputs whose largest number is 1, between two right kernels

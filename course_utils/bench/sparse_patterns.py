@@ -52,14 +52,11 @@ from course_utils.bench.timed import (
 )
 from course_utils.cuda import RawModule, compiled
 from course_utils.measured import Row
+from course_utils.measured.sparse_patterns import HEAD_DIM, HEADS, LENGTHS, SDPA_MASK, SDPA_NUMBERS, TORCH_SPARSE
 from course_utils.operators import flash_v2, sparse
 from course_utils.operators.prepare import fitting
 from course_utils.operators.sparse import sparse_attention
 from course_utils.patterns import Pattern, Ranges
-
-SDPA_MASK, SDPA_NUMBERS, TORCH_SPARSE = "SDPA, dense mask", "SDPA, mask as numbers", "torch.sparse, fp32"
-HEADS, HEAD_DIM = 16, 128
-LENGTHS = tuple(2**n for n in range(10, 18))  # 1 K to 128 K
 
 
 def sparse_chapter() -> list[Row]:

@@ -17,7 +17,6 @@ from course_utils.bench import (
     flash_attention_minimal,
     flash_attention_v2,
     hopper,
-    hopper_tried,
     host,
     one_pattern,
     pipeline,
@@ -26,7 +25,7 @@ from course_utils.bench import (
     start_here,
 )
 from course_utils.measured import Measurement, Row
-from course_utils.nvidia import arithmetic, bottlenecks, silicon, validation
+from course_utils.nvidia import arithmetic, bottlenecks, validation
 from course_utils.nvidia import measure as nvidia
 
 
@@ -93,11 +92,6 @@ def _sanitizer(rows: list[Row]) -> View:
     return View([validation.sanitizer_table(results)], validation.false_alarms(results), validation.page(results))
 
 
-def _silicon(rows: list[Row]) -> View:
-    found = silicon.compare(rows)
-    return View([silicon.summary(found), [row for row in found if row["difference"]]])
-
-
 def _arithmetic(rows: list[Row]) -> View:
     return View([arithmetic.summary(rows)])
 
@@ -130,11 +124,6 @@ SUBJECTS: dict[str, Subject] = {
         functools.partial(measured.load, "pipeline"),
         lambda rows: View([[{key: row[key] for key in row if key not in ("sites", "moments")} for row in rows]]),
     ),
-    "hopper_tried": Subject(
-        hopper_tried.hopper_tried,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "hopper_tried"),
-    ),
     "emulator": Subject(emulator.measure, {"json": False}, machine=emulator.machine),
     "counters": Subject(
         nvidia.measure_counters,
@@ -149,12 +138,6 @@ SUBJECTS: dict[str, Subject] = {
         functools.partial(measured.load, "bottlenecks"),
         lambda rows: View([bottlenecks.table(rows)]),
         program="ncu",
-    ),
-    "silicon": Subject(
-        silicon.measure_silicon,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "silicon"),
-        _silicon,
     ),
     "arithmetic": Subject(
         arithmetic.measure_arithmetic,

@@ -9,12 +9,10 @@ import matplotlib.pyplot as plt
 import torch
 
 from course_utils import costs, measured, plots, show
-from course_utils.bench import attention_basics as bench
-from course_utils.bench import start_here
 from course_utils.chapters import attention_basics_passes as passes
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile
-from course_utils.measured import Measurement
+from course_utils.measured import Measurement, Row
 from course_utils.nvidia import bottlenecks
 from course_utils.operators import naive_attention
 
@@ -74,7 +72,13 @@ def show_loads() -> None:
 
 def timings() -> Measurement:
     """The chapter's timings: of this GPU, or recorded."""
-    return measured.live_or_recorded("01_attention_basics", bench.naive_steps)
+
+    def measure() -> list[Row]:
+        from course_utils.bench.attention_basics import naive_steps
+
+        return naive_steps()
+
+    return measured.live_or_recorded("01_attention_basics", measure)
 
 
 def longest(found: Measurement) -> tuple[int, dict[str, float]]:
@@ -247,7 +251,13 @@ def intensities() -> None:
 
 def ceilings() -> Measurement:
     """The device's speeds of chapter 00: of this GPU, or recorded."""
-    return measured.live_or_recorded("00_start_here", start_here.ceilings)
+
+    def measure() -> list[Row]:
+        from course_utils.bench.start_here import ceilings
+
+        return ceilings()
+
+    return measured.live_or_recorded("00_start_here", measure)
 
 
 def speeds(of: Measurement) -> tuple[float, dict[str, float]]:

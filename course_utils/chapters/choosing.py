@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import torch
 
 from course_utils import measured, patterns, planner, plots, reference, show
-from course_utils.bench import choosing as bench
 from course_utils.measured import Measurement, Row
 from course_utils.operators import flash_attention_v2, sparse_attention
 from course_utils.planner import amount, devices, duration
@@ -58,12 +57,14 @@ def where_dense_ends() -> int:
 
 def check_three() -> None:
     """Dense and flash against attention in float64, sparse against attention under its mask."""
+    from course_utils.bench.choosing import written_out
+
     generator = torch.Generator().manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     query, key, value = torch.randn(3, 1, 2, 200, 64, generator=generator).half().to(device)
     window = patterns.sliding_window(48)
     outputs = {
-        "dense": (bench.written_out(query, key, value), patterns.causal()),
+        "dense": (written_out(query, key, value), patterns.causal()),
         "flash": (flash_attention_v2(query, key, value, is_causal=True), patterns.causal()),
         "sparse": (sparse_attention(query, key, value, window), window),
     }
@@ -121,7 +122,13 @@ def largest_of_dsa() -> None:
 
 def measure() -> Measurement:
     """The contestants by length and torch's kernels by case, on this GPU or recorded."""
-    return measured.live_or_recorded("08_choosing", bench.choosing_chapter)
+
+    def measure() -> list[Row]:
+        from course_utils.bench.choosing import choosing_chapter
+
+        return choosing_chapter()
+
+    return measured.live_or_recorded("08_choosing", measure)
 
 
 def lengths_of(record: Measurement) -> list[int]:

@@ -9,23 +9,46 @@ import matplotlib.pyplot as plt
 import torch
 
 from course_utils import costs, measured, plots, show
-from course_utils.bench import deepseek_sparse as bench
 from course_utils.chapters.deepseek_counted import multi_head
-from course_utils.measured import Measurement
+from course_utils.measured import Measurement, Row
+from course_utils.measured.deepseek_sparse import (
+    BACKWARD,
+    BACKWARD_TILELANG,
+    CORE,
+    CORE_PORTABLE,
+    DENSE,
+    DENSE_LAYER,
+    DENSE_MHA,
+    DENSE_MHA_CUDNN,
+    INDEX_VECTORS,
+    INDEXER,
+    INDEXER_FP8,
+    LENGTHS,
+    PUBLISHED,
+    QUERIES,
+    SPARSE_LAYER,
+    STEP,
+    STEP_BF16,
+    TOPK,
+    TOPK_TILELANG,
+    TOPK_TORCH,
+    TOPK_UNSORTED,
+    UNPACKING,
+)
 
 CHAPTER = "05_deepseek_sparse"
 PARTS = {
-    bench.INDEXER_FP8: "indexer",
-    bench.TOPK: "top-k",
-    bench.CORE: "core",
-    bench.STEP: "DSA",
-    bench.DENSE: "dense",
+    INDEXER_FP8: "indexer",
+    TOPK: "top-k",
+    CORE: "core",
+    STEP: "DSA",
+    DENSE: "dense",
 }
 PARTS_MHA = {
-    bench.STEP: "DSA",
-    bench.DENSE_MHA: "SDPA, masked",
-    bench.DENSE_MHA_CUDNN: "cuDNN, merged",
-    bench.UNPACKING: "unpacking",
+    STEP: "DSA",
+    DENSE_MHA: "SDPA, masked",
+    DENSE_MHA_CUDNN: "cuDNN, merged",
+    UNPACKING: "unpacking",
 }
 
 
@@ -38,9 +61,9 @@ def record() -> Measurement:
 def gains() -> None:
     """How many times as fast as dense attention the three kernels are, by length: as absorbed MLA, and as prefill."""
     table = []
-    for row in record().select(part="step", name=bench.STEP):
+    for row in record().select(part="step", name=STEP):
         others = {other["name"]: other for other in record().select(part="step", length=row["length"])}
-        line = {"L": row["length"], "dense MLA, ms": others[bench.DENSE]["median_ms"], "DSA, ms": row["median_ms"]}
+        line = {"L": row["length"], "dense MLA, ms": others[DENSE]["median_ms"], "DSA, ms": row["median_ms"]}
         table.append(
             line | {"times dense MLA": row["ratio_to_dense"], "times PyTorch's dense prefill": row["ratio_to_mha"]}
         )
@@ -103,7 +126,7 @@ def backward() -> None:
     """The core's backward pass beside its forward pass and TileLang's."""
     columns = {"heads": "heads", "k": "k", "median_ms": "ms", "gflop": "GFLOP", "tflop_per_s": "TFLOP/s"}
     _rates("backward", columns, ("k",))
-    names = (bench.BACKWARD, bench.CORE_PORTABLE)
+    names = (BACKWARD, CORE_PORTABLE)
     ours, forward = (record().select(part="backward", name=name, length=8192)[0] for name in names)
     print(
         f"backward / forward: {ours['gflop'] / forward['gflop']:.2f} times the FLOPs, "
@@ -114,8 +137,8 @@ def backward() -> None:
 def beside_tilelang() -> None:
     """Ours beside TileLang's, forward and backward, and what others publish and was not timed."""
     pairs = (
-        ("core", bench.CORE, "TileLang, pipelined", 8192),
-        ("backward", bench.BACKWARD, bench.BACKWARD_TILELANG, 4096),
+        ("core", CORE, "TileLang, pipelined", 8192),
+        ("backward", BACKWARD, BACKWARD_TILELANG, 4096),
     )
     for part, ours, theirs, length in pairs:
         our, their = (record().select(part=part, name=name, length=length) for name in (ours, theirs))
@@ -125,7 +148,7 @@ def beside_tilelang() -> None:
         rates = f"ours {our[0]['tflop_per_s']:.0f} TFLOP/s, TileLang's {their[0]['tflop_per_s']:.0f}"
         print(f"{part}: {rates}; it takes {their[0]['median_ms'] / our[0]['median_ms']:.2f} times our time")
     print(f"{measured.caption(record())}, TileLang {record().versions.get('tilelang', 'none')}")
-    for row in bench.PUBLISHED:
+    for row in PUBLISHED:
         says = f"{row['says']} {row['tflop_per_s']} TFLOP/s on an {row['device']}"
         print(f"not timed here: {row['name']}, {says}; {row['source']}")
 
@@ -133,12 +156,12 @@ def beside_tilelang() -> None:
 def topk() -> None:
     """Top-k beside `torch.topk` and TileLang's, by the rows' lengths and by what is in them."""
     table = []
-    for row in record().select(part="topk", name=bench.TOPK):
+    for row in record().select(part="topk", name=TOPK):
         where = {"queries": row["queries"], "length": row["length"], "scores": row["scores"]}
         line = {"queries": row["queries"], "keys": row["length"], "scores": row["scores"], "ours, ms": row["median_ms"]}
-        for name in (bench.TOPK_TORCH, bench.TOPK_UNSORTED):
+        for name in (TOPK_TORCH, TOPK_UNSORTED):
             line |= {f"{name}, ms": other["median_ms"] for other in record().select(part="topk", name=name, **where)}
-        of_tilelang = record().select(part="topk", name=bench.TOPK_TILELANG, **where)
+        of_tilelang = record().select(part="topk", name=TOPK_TILELANG, **where)
         line["TileLang, ms"] = of_tilelang[0]["median_ms"] if of_tilelang else "-"
         table.append(line | {"times torch": row["ratio_to_torch"]})
     largest = [line for line in table if line["queries"] > 64 and line["scores"] != "causal"]
@@ -170,8 +193,14 @@ def quality() -> None:
 def measure() -> Measurement:
     """The step of DSA by length, measured here if this is a GPU with room for it, otherwise recorded."""
     room = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0  # 37 GB at 128 K, mostly K and V
-    live = [n for n in bench.LENGTHS if n == bench.LENGTHS[0] or 2.8e5 * n < room]
-    return measured.live_or_recorded(CHAPTER, functools.partial(bench.step, lengths=live))
+    live = [n for n in LENGTHS if n == LENGTHS[0] or 2.8e5 * n < room]
+
+    def step() -> list[Row]:
+        from course_utils.bench import deepseek_sparse
+
+        return deepseek_sparse.step(lengths=live)
+
+    return measured.live_or_recorded(CHAPTER, step)
 
 
 def _by_length(taken: Measurement) -> dict[int, dict[str, dict[str, Any]]]:
@@ -181,7 +210,7 @@ def _by_length(taken: Measurement) -> dict[int, dict[str, dict[str, Any]]]:
 
 
 def _dsa(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    return next(found[name] for name in (bench.STEP, bench.STEP_BF16) if name in found)
+    return next(found[name] for name in (STEP, STEP_BF16) if name in found)
 
 
 def _milliseconds(found: dict[str, dict[str, Any]], parts: dict[str, str]) -> dict[str, float]:
@@ -212,7 +241,7 @@ def beside_dense(taken: Measurement) -> float:
 def speeds_of_parts(taken: Measurement) -> None:
     """The time of the parts by length; their TFLOP/s at the greatest, and where indexer and core take as long."""
     length, found = list(_by_length(taken).items())[-1]
-    names = {name: PARTS[name] for name in (bench.INDEXER_FP8, bench.TOPK, bench.CORE) if name in found}
+    names = {name: PARTS[name] for name in (INDEXER_FP8, TOPK, CORE) if name in found}
     shares = {
         f"{n // 1024} K keys": {short: of[name]["median_ms"] for name, short in names.items()}
         for n, of in _by_length(taken).items()
@@ -226,7 +255,7 @@ def speeds_of_parts(taken: Measurement) -> None:
         print(f"with these speeds the indexer takes as long as the core at {even:,.0f} keys")
     near = min(_by_length(taken), key=lambda n: abs(n - costs.indexer_core_crossover()))
     of = {row["name"]: row["median_ms"] for row in taken.select(part="step", length=near)}
-    print(f"in bf16 at {near:,} keys: indexer {of[bench.INDEXER]:.2f} ms, core {of[bench.CORE]:.2f} ms")
+    print(f"in bf16 at {near:,} keys: indexer {of[INDEXER]:.2f} ms, core {of[CORE]:.2f} ms")
 
 
 def lengths_of(taken: Measurement) -> list[int]:
@@ -240,7 +269,7 @@ def beside_multi_head(taken: Measurement) -> int | str:
     for length, found in _by_length(taken).items():
         line = {"L": length} | _milliseconds(found, PARTS_MHA)
         line["the faster / DSA"] = _dsa(found)["ratio_to_mha"]
-        table.append(line | {"by FLOPs": multi_head(bench.QUERIES, length) / costs.dsa_flops(bench.QUERIES, length)})
+        table.append(line | {"by FLOPs": multi_head(QUERIES, length) / costs.dsa_flops(QUERIES, length)})
     _draw_times(table, (plots.VERMILION, plots.GREY, plots.PURPLE, plots.GREEN))
     rates = (f"{short} {found[name]['tflop_per_s']:.0f}" for name, short in PARTS_MHA.items() if name in found)
     print(f"TFLOP/s at L = {length:,}:", "; ".join(rates))
@@ -252,13 +281,13 @@ def beside_multi_head(taken: Measurement) -> int | str:
 def layers() -> None:
     """A whole layer from hidden states, absorbed and sparse: time and FLOPs."""
     table = []
-    for row in record().select(part="layer", name=bench.SPARSE_LAYER):
+    for row in record().select(part="layer", name=SPARSE_LAYER):
         others = {other["name"]: other for other in record().select(part="layer", length=row["length"])}
-        line = {"tokens": row["length"], "absorbed layer, ms": others[bench.DENSE_LAYER]["median_ms"]}
+        line = {"tokens": row["length"], "absorbed layer, ms": others[DENSE_LAYER]["median_ms"]}
         line |= {"sparse layer, ms": row["median_ms"], "times as fast": row["ratio_to_dense"]}
-        line["by FLOPs"] = others[bench.DENSE_LAYER]["gflop"] / row["gflop"]
-        if bench.INDEX_VECTORS in others:
-            line["index queries and keys, ms"] = others[bench.INDEX_VECTORS]["median_ms"]
+        line["by FLOPs"] = others[DENSE_LAYER]["gflop"] / row["gflop"]
+        if INDEX_VECTORS in others:
+            line["index queries and keys, ms"] = others[INDEX_VECTORS]["median_ms"]
         table.append(line)
     columns = ("absorbed layer, ms", "sparse layer, ms", "times as fast", "by FLOPs")
     panels = {name: [line[name] for line in table] for name in columns}

@@ -11,13 +11,13 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule
 
 from course_utils import measured, plots
-from course_utils.bench import compiled_step as bench
-from course_utils.bench.flash_attention_v2 import Block
 from course_utils.chapters.flash_v2_steps import normal
+from course_utils.measured import Row
+from course_utils.measured.flash_attention_v2 import COMPILED, EAGER, OURS, SDPA
 from course_utils.operators import flash_attention_v2
 from course_utils.operators.library import NAMESPACE
 
-OURS, PRODUCTS, COPIES, OTHERS = "our operator", "matrix products", "copies for the layout", "all others"
+OUR_OPERATOR, PRODUCTS, COPIES, OTHERS = "our operator", "matrix products", "copies for the layout", "all others"
 KINDS = {PRODUCTS: ("mm", "addmm"), COPIES: ("clone", "select_backward")}
 VIEWS = "detach", "_unsafe_view"  # that torch does not mark as such
 WIDTH, HEADS = 128, 2
@@ -31,6 +31,8 @@ def graphs_of_a_step() -> int:
     those of eager mode. Returns how many graphs that are.
     """
     torch.manual_seed(0)
+    from course_utils.bench.flash_attention_v2 import Block
+
     x = normal(1, 20, WIDTH)
     block = Block(flash_attention_v2, WIDTH, HEADS).to(x)
     eager = loss_and_gradients(block, block, x)
@@ -75,7 +77,7 @@ def operations(graph: GraphModule) -> list[tuple[str, str]]:
         if target.is_view or name in VIEWS:
             continue
         kind = next((kind for kind, names in KINDS.items() if name in names), OTHERS)
-        kind = OURS if target.namespace == NAMESPACE else kind
+        kind = OUR_OPERATOR if target.namespace == NAMESPACE else kind
         found.append((kind, name.removeprefix("native_").replace("_", " ")))
     return found
 
@@ -85,7 +87,13 @@ def operations(graph: GraphModule) -> list[tuple[str, str]]:
 
 def steps() -> None:
     """Time and memory of a step, eager and compiled, with our operator and with SDPA: measured here or recorded."""
-    found = measured.live_or_recorded("compiled_step", bench.compiled_step)
+
+    def measure() -> list[Row]:
+        from course_utils.bench.compiled_step import compiled_step
+
+        return compiled_step()
+
+    found = measured.live_or_recorded("compiled_step", measure)
     for batch, length in dict.fromkeys((row["batch"], row["length"]) for row in found.rows):
         rows = found.select(batch=batch, length=length)
         columns = {"ms per step": "median_ms", "ms of the GPU": "gpu_ms", "peak MB": "peak_mb"}
@@ -94,7 +102,7 @@ def steps() -> None:
         plt.show()
         print(f"B = {batch}, L = {length}, fp16; {measured.caption(found)}")
         ms = {(row["name"], row["way"]): row["median_ms"] for row in rows}
-        for name in (bench.OURS, bench.SDPA):
-            if (name, bench.COMPILED) in ms:
-                share = ms[name, bench.COMPILED] / ms[name, bench.EAGER]
+        for name in (OURS, SDPA):
+            if (name, COMPILED) in ms:
+                share = ms[name, COMPILED] / ms[name, EAGER]
                 print(f"compiled, a step with {name} takes {share:.2f} times as long as in eager mode")

@@ -8,7 +8,6 @@ import math
 import matplotlib.pyplot as plt
 
 from course_utils import costs, measured, plots, show
-from course_utils.bench import flash_attention_v2 as bench
 from course_utils.chapters.flash_v2_steps import (
     CHAPTER,
     LENGTH,
@@ -21,9 +20,21 @@ from course_utils.chapters.flash_v2_steps import (
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.launches.ladder import FORWARD, TUNING
 from course_utils.measured import Measurement
+from course_utils.measured.flash_attention_v2 import (
+    BY_HAND,
+    LENGTHS,
+    NAIVE,
+    OURS,
+    SHORT_LENGTHS,
+    SPLIT,
+    TABLE_SHAPE,
+    TOKENS,
+    UNPACKED,
+    WIDTH,
+)
 from course_utils.nvidia import bottlenecks
 
-BY_LENGTH = (bench.OURS, *PEERS, "torch memory-efficient")
+BY_LENGTH = (OURS, *PEERS, "torch memory-efficient")
 ON_CUDA_CORES, BY_MMA = "fp32 multiply-add, CUDA cores", "fp16 mma.sync alone, tensor cores"
 BY_CUBLAS = "fp16 matrix product, tensor cores"  # torch's, on a Hopper by wgmma
 
@@ -40,13 +51,13 @@ def ratios(peer: str, which: str, **where: object) -> list[float]:
     which: "forward" or "backward"; where: columns of the recording.
     """
     where |= {"part": "lengths", "pass": which}
-    ours, theirs = (record().select(name=name, **where) for name in (bench.OURS, peer))
+    ours, theirs = (record().select(name=name, **where) for name in (OURS, peer))
     return [a["ratio_to_flash"] / b["ratio_to_flash"] for a, b in zip(ours, theirs, strict=True)]
 
 
 def summary() -> None:
     """Both passes beside FLASH and cuDNN, over all shapes."""
-    print(f"{bench.OURS} beside PyTorch's own kernels ({measured.caption(record())}):")
+    print(f"{OURS} beside PyTorch's own kernels ({measured.caption(record())}):")
     for row in record().select(part="summary"):
         for peer in PEERS:
             found = ratios(peer, row["pass"])
@@ -120,7 +131,7 @@ def ratio_table(which: str) -> None:
         for d, is_causal in ALL_CASES:
             found = ratios(peer, which, head_dim=d, is_causal=is_causal)
             row = {"as fast as": peer, "d": d, "causal": is_causal}
-            table.append(row | {f"L = {L}": f"{x:.2f}" for L, x in zip(bench.LENGTHS, found, strict=True)})
+            table.append(row | {f"L = {L}": f"{x:.2f}" for L, x in zip(LENGTHS, found, strict=True)})
     show.table(table, f"{which}, how many times as fast; {measured.caption(record())}", folded=True)
 
 
@@ -142,7 +153,7 @@ def long_sequences() -> None:
     table = []
     for which, is_causal in (("forward", False), ("forward", True), ("backward", False)):
         row = {"": which + ", causal" * is_causal}
-        for name in (bench.OURS, *reversed(PEERS)):
+        for name in (OURS, *reversed(PEERS)):
             where = {"part": "lengths", "pass": which, "is_causal": is_causal, "head_dim": 128, "length": 16384}
             row[name] = round(record().select(name=name, **where)[0]["tflop_per_s"])
         table.append(row)
@@ -154,7 +165,7 @@ def long_sequences() -> None:
 
 def _at_table() -> tuple[dict[str, dict], str, float, int]:
     """The rows of the roofline by name, a caption, FLOP of the formula, and how many exponentials."""
-    batch, heads, length, d = bench.TABLE_SHAPE
+    batch, heads, length, d = TABLE_SHAPE
     caption = f"forward, B = {batch}, H = {heads}, L = {length}, d = {d}, {measured.caption(record())}"
     rows = {row["name"]: row for row in record().select(part="table")}
     return rows, caption, costs.attention_flops(batch, heads, length, length, d), batch * heads * length * length
@@ -163,7 +174,7 @@ def _at_table() -> tuple[dict[str, dict], str, float, int]:
 def naive_traffic() -> float:
     """What naive attention moves between HBM and the chip, by ncu. Returns how many times the least that is."""
     rows, caption, *_ = _at_table()
-    read, written, least = (rows[bench.NAIVE][key] for key in ("hbm_read_mb", "hbm_written_mb", "least_mb"))
+    read, written, least = (rows[NAIVE][key] for key in ("hbm_read_mb", "hbm_written_mb", "least_mb"))
     print(f"{read:,.0f} MB read, {written:,.0f} MB written; Q, K, V and O once: {least:,.0f} MB ({caption})")
     return (read + written) / least
 
@@ -194,7 +205,7 @@ def exponentials() -> None:
         "products alone, by mma.sync": 1e3 * products,
         "exponentials alone": 1e3 * count / per_second,
         "one after the other": 1e3 * (products + count / per_second),
-        bench.OURS: rows[bench.OURS]["median_ms"],
+        OURS: rows[OURS]["median_ms"],
     }
     plots.bars(list(bars), {"ms": list(bars.values())})
     plt.show()
@@ -222,7 +233,7 @@ def time_and_memory() -> None:
 
 def training_caption() -> str:
     """What `time_and_memory` shows."""
-    return f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, d = 64, fp16, {measured.caption(record())}"
+    return f"B · L = {TOKENS}, H · d = {WIDTH}, d = 64, fp16, {measured.caption(record())}"
 
 
 # ---- too little to do
@@ -246,21 +257,21 @@ def show_places() -> None:
 
 def short_sequences() -> None:
     """One short sequence: the kernel alone and a whole call, in microseconds."""
-    kinds = {"ours": bench.OURS, "FLASH": PEERS[0], "cuDNN": PEERS[1]}
-    calls = kinds | {"efficient": "torch memory-efficient", "naive": bench.NAIVE}
+    kinds = {"ours": OURS, "FLASH": PEERS[0], "cuDNN": PEERS[1]}
+    calls = kinds | {"efficient": "torch memory-efficient", "naive": NAIVE}
     of_kernel, of_call = (
-        {kind: {L: _short(name, L, which) for L in bench.SHORT_LENGTHS} for kind, name in ways.items()}
+        {kind: {L: _short(name, L, which) for L in SHORT_LENGTHS} for kind, name in ways.items()}
         for ways, which in ((kinds, "median_ms"), (calls, "call_ms"))
     )
     plots.short_calls({"the kernel alone": of_kernel, "a whole call": of_call})
     plt.show()
     table = []
-    for length in bench.SHORT_LENGTHS:
+    for length in SHORT_LENGTHS:
         row = {"L": length} | {f"kernel: {kind}": times[length] for kind, times in of_kernel.items()}
         table.append(row | {f"call: {kind}": times[length] for kind, times in of_call.items()})
     where = f"forward, B = 1, H = 16, d = 64; {measured.caption(record())}"
     show.table(table, f"µs, the kernel alone and a whole call, {where}", folded=True)
-    as_fast = [str(L) for L in bench.SHORT_LENGTHS if of_call["naive"][L] <= of_call["ours"][L]]
+    as_fast = [str(L) for L in SHORT_LENGTHS if of_call["naive"][L] <= of_call["ours"][L]]
     print(
         f"a call of naive attention is at least as fast as one of ours at L = {', '.join(as_fast) or 'none of these'}"
     )
@@ -280,7 +291,7 @@ def few_queries() -> None:
         times = {row["name"]: 1e3 * row["median_ms"] for row in found}
         row = {"B": batch, "L_k": keys, "L_q": queries} | {name: times.get(name, "") for name in ways}
         for peer in PEERS:
-            row[peer] = min((times[name] for name in (peer, peer + bench.BY_HAND) if name in times), default="")
+            row[peer] = min((times[name] for name in (peer, peer + BY_HAND) if name in times), default="")
         table.append(row)
     show.table(
         table, f"µs, 32 query heads, 8 key heads, d = 128, fp16, no mask; {measured.caption(record())}", folded=True
@@ -290,19 +301,19 @@ def few_queries() -> None:
 def one_query() -> None:
     """For one query: at which rate the fastest of ours and PyTorch's kernels read K and V, and what each way gains."""
     copy = ceilings()["device memory copy"]["gb_per_s"] / 1e3
-    ways = {"keys split": bench.UNPACKED + bench.SPLIT, "packed": bench.OURS, "both": bench.OURS + bench.SPLIT}
+    ways = {"keys split": UNPACKED + SPLIT, "packed": OURS, "both": OURS + SPLIT}
     table, groups = [], {}
     for batch, keys in _shapes("batch", "length"):
         rows = record().select(part="few queries", batch=batch, length=keys, query_length=1)
         found = {row["name"]: row for row in rows}
-        row, base = {"B": batch, "L_k": keys}, found[bench.UNPACKED]["median_ms"]
+        row, base = {"B": batch, "L_k": keys}, found[UNPACKED]["median_ms"]
         for shown, name in ways.items():
             row[shown] = f"{base / found[name]['median_ms']:.2f} ×" if name in found else ""
         rate = max(found[name]["tb_per_s"] for name in _ways() if name in found)
         row |= {"ours, TB/s": rate, "of a copy's rate": f"{rate / copy:.0%}"}
         rates = {"ours": rate}
         for peer in PEERS:
-            of_peer = [found[name]["tb_per_s"] for name in (peer, peer + bench.BY_HAND) if name in found]
+            of_peer = [found[name]["tb_per_s"] for name in (peer, peer + BY_HAND) if name in found]
             row[f"{peer}, TB/s"] = rates[peer] = max(of_peer, default=float("nan"))
         table.append(row)
         groups[f"B = {batch}\n{keys:,} keys"] = rates
@@ -315,12 +326,12 @@ def one_query() -> None:
 def gain_of_both(batch: int, keys: int) -> float:
     """How many times as fast one query is, packed and with its keys split, as with a tile for each head."""
     of_shape = {"part": "few queries", "batch": batch, "length": keys, "query_length": 1}
-    before, both = (record().select(name=name, **of_shape)[0] for name in (bench.UNPACKED, bench.OURS + bench.SPLIT))
+    before, both = (record().select(name=name, **of_shape)[0] for name in (UNPACKED, OURS + SPLIT))
     return before["median_ms"] / both["median_ms"]
 
 
 def _ways() -> list[str]:
-    return [name + how for name in (bench.UNPACKED, bench.OURS) for how in ("", bench.SPLIT)]
+    return [name + how for name in (UNPACKED, OURS) for how in ("", SPLIT)]
 
 
 def _shapes(*columns: str) -> list[tuple[int, ...]]:

@@ -12,25 +12,35 @@ import torch
 from torch import Tensor
 
 from course_utils import checks, measured, plots, reference, show
-from course_utils.bench import flash_attention_v2 as bench
 from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.launches.broken import BROKEN, attention_reports
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, launch
+from course_utils.measured import Row
+from course_utils.measured.flash_attention_v2 import TOKENS, WIDTH
 from course_utils.operators import flash_attention_minimal, flash_attention_v2
 from course_utils.toolchain import nvrtc
 
 CHAPTER = "03_flash_attention_v2"
 LENGTH = 8192  # of the timed ladder
 PEERS = ("torch FLASH", "torch cuDNN")
+
+
+def _ladder() -> list[Row]:
+    """The ladder's rows, measured on this GPU."""
+    from course_utils.bench.flash_attention_v2 import ladder
+
+    return ladder(lengths=(LENGTH,))
+
+
 TIMED = TimedLadder(
-    functools.partial(measured.live_or_recorded, CHAPTER, functools.partial(bench.ladder, lengths=(LENGTH,))),
+    functools.partial(measured.live_or_recorded, CHAPTER, _ladder),
     "ladder",
     LADDER,
     PEERS,
     LENGTH,
-    f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16",
+    f"B · L = {TOKENS}, H · d = {WIDTH}, fp16",
 )
 rung, speed, gain, climb, whole_ladder = TIMED.rung, TIMED.speed, TIMED.gain, TIMED.climb, TIMED.whole_ladder
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from course_utils import costs, measured, plots, reference, show
-from course_utils.bench import flash_attention_v2 as bench
 from course_utils.chapters.flash_v2_peers import record, training_caption
 from course_utils.chapters.flash_v2_steps import normal
+from course_utils.measured.flash_attention_v2 import NAIVE, OURS, TOKENS, WIDTH
 from course_utils.operators import flash_attention_v2
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -48,6 +48,8 @@ def exact_inputs() -> tuple[Tensor, ...]:
 @functools.cache
 def output_gradient() -> Tensor:
     """dO of a model that has not learnt anything, [1, 12, 200, 64], for a mean over `BATCH_TOKENS` tokens."""
+    from course_utils.bench import flash_attention_v2 as bench
+
     return bench.output_gradient((1, 12, 200, 64), tokens=BATCH_TOKENS)
 
 
@@ -76,11 +78,13 @@ def gradients(dtype: torch.dtype, loss_scale: int) -> tuple[tuple[Tensor, ...], 
 
 def what_is_left() -> None:
     """Which share of our gradients is 0 and subnormal, without and with loss scaling; and how far off they are."""
+    from course_utils.bench.flash_attention_v2 import lost_shares
+
     names, zeros, subnormal, table = [], [], [], []
     for dtype, loss_scale in ((torch.float16, 1), (torch.float16, 2**10), (torch.float16, SCALED), (torch.bfloat16, 1)):
         row = {"format": str(dtype)[6:], "loss ×": loss_scale}
         for name, ours, right in zip(GRADIENTS, *gradients(dtype, loss_scale), strict=True):
-            lost, error = bench.lost_shares(ours), (ours.double() - right).norm() / right.norm()
+            lost, error = lost_shares(ours), (ours.double() - right).norm() / right.norm()
             row |= {f"{name}: zeros": f"{lost['zero']:.0%}", f"{name}: subnormal": f"{lost['subnormal']:.0%}"}
             row[f"{name}: error"] = f"{error.item():.1%}"
             names.append(f"{name}, {row['format']}, loss × {loss_scale:,}")
@@ -188,7 +192,7 @@ def recompute_or_store() -> None:
     table = []
     for length in sorted({length for _, length in by_length}):
         again, stored = by_length["recomputes P", length], by_length.get(("stores P", length), {})
-        batch, heads = bench.TOKENS // length, bench.WIDTH // 64
+        batch, heads = TOKENS // length, WIDTH // 64
         line = {"L": length, "P, MB": costs.score_matrix_bytes(batch, heads, length, length, 2) / 1e6}
         line |= {"LSE, MB": costs.lse_bytes(batch, heads, length) / 1e6}
         line |= {"recomputed: ms": again["median_ms"], "recomputed: peak MB": again["peak_mb"]}
@@ -212,7 +216,7 @@ def recompute_or_read(head_dim: int, length: int) -> float:
     panels = {name: [row[name] for row in table] for name in ("recomputes P: ms", "reads P: ms")}
     plots.bars([f"d = {row['d']}, L = {row['L']:,}" for row in table], panels, alike=2)
     plt.show()
-    shape = f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16"
+    shape = f"B · L = {TOKENS}, H · d = {WIDTH}, fp16"
     show.table(table, f"backward_dk_dv alone, {shape}; {measured.caption(record())}", folded=True)
     return gains[head_dim, length]
 
@@ -223,7 +227,7 @@ def recompute_or_read(head_dim: int, length: int) -> float:
 def larger_batch() -> float:
     """How many times larger the batch may be with ours than with naive attention."""
     largest = {row["name"]: row["largest_batch"] for row in record().select(part="block")}
-    return largest[bench.OURS] / largest[bench.NAIVE]
+    return largest[OURS] / largest[NAIVE]
 
 
 def training_step() -> None:
@@ -245,12 +249,12 @@ def parts_of_the_step() -> None:
     rows = record().select(part="block")
     parts = {row["name"]: _parts(row) for row in rows}
     shown = list(_parts(rows[0]))[2:]
-    fused = {name: {part: of[part] for part in shown} for name, of in parts.items() if name != bench.NAIVE}
+    fused = {name: {part: of[part] for part in shown} for name, of in parts.items() if name != NAIVE}
     plots.stacked_bars(fused, "ms of the GPU", colours=(plots.BLUE, plots.SKY, plots.ORANGE, plots.VERMILION))
     plt.show()
     where = f"B = {rows[0]['batch']}, L = {rows[0]['length']}, fp16; {measured.caption(record())}"
     show.table(list(parts.values()), f"ms, {where}", folded=True)
-    ours = parts[bench.OURS]
+    ours = parts[OURS]
     for peer in ("SDPA", "torch FLASH"):
         lost = {part: ours[part] - parts[peer][part] for part in shown}
         print(f"ours takes {ours['whole step'] - parts[peer]['whole step']:+.2f} ms beside {peer}:", end=" ")

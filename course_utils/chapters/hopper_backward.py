@@ -7,17 +7,17 @@ import itertools
 import matplotlib.pyplot as plt
 
 from course_utils import measured, plots, show
-from course_utils.bench import hopper as bench
-from course_utils.bench.compiled_step import SDPA
 from course_utils.chapters import hopper_peers as peers
 from course_utils.chapters.hopper_peers import record
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.measured import Row
+from course_utils.measured.flash_attention_v2 import SDPA
+from course_utils.measured.hopper import FLASH_FIXED, OURS, PORTABLE, TURNS
 
 
 def mean(d: int = 128, is_causal: bool = False) -> Row:
     """Our recorded ratios to cuDNN and to FLASH over five lengths: geometric mean, lowest and highest."""
-    return record().select(part="backward means", head_dim=d, is_causal=is_causal, name=bench.OURS)[0]
+    return record().select(part="backward means", head_dim=d, is_causal=is_causal, name=OURS)[0]
 
 
 def by_length() -> None:
@@ -41,9 +41,9 @@ def cost_of_turns() -> float:
     panels = {}
     for d, is_causal in ALL_CASES:
         where = {"part": "backward", "head_dim": d, "is_causal": is_causal}
-        times = [record().select(name=name, **where) for name in (bench.OURS, bench.TURNS)]
+        times = [record().select(name=name, **where) for name in (OURS, TURNS)]
         panels[title(d, is_causal)] = [after["median_ms"] / row["median_ms"] for row, after in zip(*times, strict=True)]
-    lengths = [row["length"] for row in record().select(part="backward", head_dim=64, is_causal=False, name=bench.OURS)]
+    lengths = [row["length"] for row in record().select(part="backward", head_dim=64, is_causal=False, name=OURS)]
     plots.bars([f"L = {length}" for length in lengths], panels, alike=len(panels))
     plt.show()
     print(f"times as long as in any order; {measured.caption(record())}")
@@ -57,7 +57,7 @@ def show_turns() -> None:
     rows = []
     for recorded, (d, is_causal) in itertools.product(of_gpus, ALL_CASES):
         where = {"part": "backward means", "head_dim": d, "is_causal": is_causal}
-        turns, fixed = (recorded.select(name=name, **where)[0] for name in (bench.TURNS, bench.FLASH_FIXED))
+        turns, fixed = (recorded.select(name=name, **where)[0] for name in (TURNS, FLASH_FIXED))
         ratios = {
             "ours in turns : cuDNN": turns["ratio_to_cudnn"],
             "ours in turns : FLASH": turns["ratio_to_flash"],
@@ -70,7 +70,7 @@ def show_turns() -> None:
     print("; ".join(map(measured.caption, of_gpus)))
 
 
-STEPS = {"SDPA's": SDPA, "ours": bench.OURS, "chapter 03's": bench.PORTABLE}
+STEPS = {"SDPA's": SDPA, "ours": OURS, "chapter 03's": PORTABLE}
 
 
 def training_step() -> str:

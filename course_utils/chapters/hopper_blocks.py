@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_utils import measured, show
-from course_utils.bench.hopper import FLOPS_OF_A_CLOCK
 from course_utils.launches.hopper import KEYS, LADDER, ROWS, Step
 from course_utils.launches.moments import Moment, from_text
 from course_utils.measured import Row
+from course_utils.measured.hopper import FLOPS_OF_A_CLOCK
 from course_utils.operators.tensor_core import HEAD_DIMS
 
 WAITS = ("__syncthreads", "wait_for", "wait_for_copies", "wait_until_full", "take_turn", "wait_for_product")

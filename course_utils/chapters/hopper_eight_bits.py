@@ -6,24 +6,24 @@ import matplotlib.pyplot as plt
 import torch
 
 from course_utils import measured, plots, show
-from course_utils.bench import hopper as bench
 from course_utils.chapters.hopper_peers import draw_speeds, record
 from course_utils.chapters.hopper_steps import device
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.launches.hopper import EIGHT_BITS, ONE_LEVEL
 from course_utils.measured import Row
+from course_utils.measured.hopper import FLOPS_OF_A_CLOCK, LONGEST, OURS, OURS_E4M3, ROUNDED
 from course_utils.operators.tensor_core import HEAD_DIMS
 
 EXPONENTIALS_OF_A_CLOCK = 16  # of a multiprocessor (CUDA C++ Programming Guide, throughput of instructions)
-BITS = {bench.OURS: "16 bits", bench.OURS_E4M3: "E4M3"}
+BITS = {OURS: "16 bits", OURS_E4M3: "E4M3"}
 SUMS = {
     ONE_LEVEL.title: "one sum for all keys",
     EIGHT_BITS.title: "a sum for each tile",
-    bench.ROUNDED: "torch, fp32 sums, weights rounded",
+    ROUNDED: "torch, fp32 sums, weights rounded",
 }
 
 
-def row(name: str = bench.OURS_E4M3, d: int = 128, is_causal: bool = False, length: int = 16384) -> Row:
+def row(name: str = OURS_E4M3, d: int = 128, is_causal: bool = False, length: int = 16384) -> Row:
     """The recorded times and the error of one kernel."""
     return record().select(part="8 bits", name=name, head_dim=d, is_causal=is_causal, length=length)[0]
 
@@ -38,7 +38,7 @@ def speeds() -> None:
     draw_speeds("8 bits", BITS)
     errors = []
     for d, is_causal in ALL_CASES:
-        for one in record().select(part="8 bits", name=bench.OURS_E4M3, head_dim=d, is_causal=is_causal):
+        for one in record().select(part="8 bits", name=OURS_E4M3, head_dim=d, is_causal=is_causal):
             length = one["length"]
             found = {f"error in {BITS[name]}, %": 100 * row(name, d, is_causal, length)["error"] for name in BITS}
             errors.append({"": title(d, is_causal), "L": length} | {name: f"{e:.2g}" for name, e in found.items()})
@@ -61,15 +61,17 @@ def error_by_length() -> float:
     plt.show()
     print("d = 128, values with a mean of 1; against float64 of the same 8-bit numbers: the error of the sums alone")
     print(measured.caption(record()))
-    return lines[SUMS[ONE_LEVEL.title]][bench.LONGEST]
+    return lines[SUMS[ONE_LEVEL.title]][LONGEST]
 
 
 def error_here(length: int = 1024) -> None:
     """The same at a short length, run here: the emulator keeps as many bits as a Hopper does."""
+    from course_utils.bench.hopper import error_by_length
+
     where = device()
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):
         torch.manual_seed(0)
-        rows = bench.error_by_length(device=where.type, lengths=(length,))
+        rows = error_by_length(device=where.type, lengths=(length,))
     for row in rows:
         print(f"L = {length}, {SUMS[row['name']]:34} error {100 * row['error']:.2f} %")
 
@@ -78,7 +80,7 @@ def clocks(head_dim: int) -> dict[str, float]:
     """Clocks that a multiprocessor needs for both products of 1,000 scores, in 16 bits and in 8, and for their
     exponentials."""
     flop = 1000 * 4 * head_dim
-    products = {"products, 16 bits": flop / bench.FLOPS_OF_A_CLOCK, "products, E4M3": flop / bench.FLOPS_OF_A_CLOCK / 2}
+    products = {"products, 16 bits": flop / FLOPS_OF_A_CLOCK, "products, E4M3": flop / FLOPS_OF_A_CLOCK / 2}
     return products | {"exponentials": 1000 / EXPONENTIALS_OF_A_CLOCK}
 
 

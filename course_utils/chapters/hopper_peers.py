@@ -8,14 +8,14 @@ from collections.abc import Mapping
 import matplotlib.pyplot as plt
 
 from course_utils import measured, plots, show
-from course_utils.bench import hopper as bench
 from course_utils.chapters.flash_v2_peers import BY_MMA, peak
 from course_utils.chapters.hopper_steps import CHAPTER, LENGTH
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.measured import Measurement
+from course_utils.measured.hopper import CUDNN, FLASH, OURS, PORTABLE, PRODUCT
 
 ON_H100 = f"{CHAPTER}_h100"  # the same bench on another GPU
-NAMES = (bench.OURS, bench.CUDNN, bench.FLASH, bench.PORTABLE)
+NAMES = (OURS, CUDNN, FLASH, PORTABLE)
 
 
 @functools.cache
@@ -26,9 +26,9 @@ def record() -> Measurement:
 
 def summary() -> None:
     """The forward pass beside cuDNN and FLASH, over six lengths."""
-    print(f"{bench.OURS}, fp16, six lengths from 512 to 16,384 ({measured.caption(record())}):")
+    print(f"{OURS}, fp16, six lengths from 512 to 16,384 ({measured.caption(record())}):")
     for d, is_causal in ALL_CASES:
-        (row,) = record().select(part="means", head_dim=d, is_causal=is_causal, name=bench.OURS)
+        (row,) = record().select(part="means", head_dim=d, is_causal=is_causal, name=OURS)
         lowest, highest = row["lowest_ratio_to_cudnn"], row["highest_ratio_to_cudnn"]
         cudnn = f"{row['ratio_to_cudnn']:.2f} times as fast as cuDNN in the mean, {lowest:.2f} to {highest:.2f}"
         print(f"{title(d, is_causal):15} {cudnn}; {row['ratio_to_flash']:.2f} times as fast as FLASH")
@@ -49,10 +49,10 @@ def show_roofs() -> None:
     """Both ways to the tensor cores, and the kernels that take them, at d = 128."""
     bars = {
         "wgmma: the peak at the highest clock": roof("tensor cores"),
-        "wgmma: a large product by cuBLAS": roof(bench.PRODUCT),
+        "wgmma: a large product by cuBLAS": roof(PRODUCT),
         "mma.sync and nothing else": peak(BY_MMA),
-        "cuDNN's attention": speed_of(bench.CUDNN),
-        "flash_attention_v2, chapter 03": speed_of(bench.PORTABLE),
+        "cuDNN's attention": speed_of(CUDNN),
+        "flash_attention_v2, chapter 03": speed_of(PORTABLE),
     }
     plots.bars(list(bars), {"TFLOP/s": list(bars.values())})
     plt.show()
@@ -89,7 +89,7 @@ def show_other_gpu() -> None:
         for d, is_causal in ALL_CASES:
             found = {"": f"{words}, {title(d, is_causal)}"}
             for recorded in of_gpus:
-                (row,) = recorded.select(part=part, head_dim=d, is_causal=is_causal, name=bench.OURS)
+                (row,) = recorded.select(part=part, head_dim=d, is_causal=is_causal, name=OURS)
                 lowest, highest = row["lowest_ratio_to_cudnn"], row["highest_ratio_to_cudnn"]
                 mean = f"{row['ratio_to_cudnn']:.3f} ({lowest:.3f} to {highest:.3f})"
                 found[" ".join(recorded.device.split()[:2])] = mean
@@ -105,7 +105,7 @@ def show_other_shapes() -> None:
     for d, is_causal in ALL_CASES:
         found = {"": title(d, is_causal)}
         for part, words in parts.items():
-            for row in record().select(part=part, head_dim=d, is_causal=is_causal, name=bench.OURS):
+            for row in record().select(part=part, head_dim=d, is_causal=is_causal, name=OURS):
                 found[f"{words}, L = {row['length']}"] = f"{row['ratio_to_cudnn']:.2f} ({row['tflop_per_s']:.0f})"
         rows.append(found)
     show.table(rows, f"times as fast as cuDNN (TFLOP/s); {measured.caption(record())}", folded=True)
@@ -114,7 +114,7 @@ def show_other_shapes() -> None:
 def ratio(part: str, d: int, is_causal: bool, length: int) -> float:
     """How many times as fast as cuDNN ours is in a part of the record, such as "sustained"."""
     where = {"part": part, "head_dim": d, "is_causal": is_causal, "length": length}
-    return record().select(name=bench.OURS, **where)[0]["ratio_to_cudnn"]
+    return record().select(name=OURS, **where)[0]["ratio_to_cudnn"]
 
 
 def show_sustained() -> float:
@@ -123,7 +123,7 @@ def show_sustained() -> float:
     for d, is_causal in ALL_CASES:
         for length in (2048, 16384):
             alone = ratio("sustained", d, is_causal, length)
-            turns = speed_of(bench.OURS, d, is_causal, length) / speed_of(bench.CUDNN, d, is_causal, length)
+            turns = speed_of(OURS, d, is_causal, length) / speed_of(CUDNN, d, is_causal, length)
             rows.append({"": f"{title(d, is_causal)}, L = {length}", "by turns": turns, "alone": alone})
             lowest.append(alone)
     panels = {name: [row[name] for row in rows] for name in ("by turns", "alone")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from course_utils import measured
-from course_utils.chapters.hopper_tried import FOUND, noise
+from course_utils.chapters import hopper_tried
 from course_utils.measured import Measurement, Row
 
 # choice → value → words. The values of all choices, joined by ".", are the name of a kernel.
@@ -133,7 +133,7 @@ def figures() -> dict[str, Any]:
         "limits": LIMITS,
         "problems": problems,
         "caption": f"{ladder.device}, {ladder.date}",
-        "noise": noise(),
+        "noise": hopper_tried.noise(),
     }
 
 
@@ -149,7 +149,7 @@ def _problem(case: dict[str, Any], ladder: Measurement, tried: Measurement) -> d
     record = known[name_of(last)]["ratio"]
     for name, changes in TRIED.items():
         if name in variants:
-            said = f"Tried beside the last step: {name}. {FOUND[name]}"
+            said = f"Tried beside the last step: {name}. {hopper_tried.TRIED[name].found}"
             row = variants[name]
             known[name_of(last | changes)] = {
                 "ratio": record * row["ratio"],

@@ -9,11 +9,11 @@ import matplotlib.pyplot as plt
 import torch
 
 from course_utils import checks, measured, plots, reference, show
-from course_utils.bench import hopper as bench
 from course_utils.chapters.flash_v2_steps import normal
 from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
 from course_utils.launches.hopper import EIGHT_BITS, LADDER, launch
 from course_utils.measured import Measurement
+from course_utils.measured.hopper import CUDNN, FLASH, TOKENS, WIDTH
 from course_utils.nvidia import bottlenecks
 from course_utils.operators.tensor_core import takes_wgmma
 
@@ -30,7 +30,9 @@ def device() -> torch.device:
 def figures() -> Measurement:
     """The times of the ladder: measured here on a Hopper, elsewhere recorded, on other GPUs too."""
     if device().type == "cuda":
-        return measured.live_or_recorded(CHAPTER, functools.partial(bench.rungs, lengths=(LENGTH,)))
+        from course_utils.bench.hopper import rungs
+
+        return measured.live_or_recorded(CHAPTER, functools.partial(rungs, lengths=(LENGTH,)))
     return measured.load(CHAPTER)
 
 
@@ -38,9 +40,9 @@ TIMED = TimedLadder(
     figures,
     "rungs",
     LADDER,
-    (bench.CUDNN, bench.FLASH),
+    (CUDNN, FLASH),
     LENGTH,
-    f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16",
+    f"B · L = {TOKENS}, H · d = {WIDTH}, fp16",
 )
 speed, gain, climb, whole_ladder = TIMED.speed, TIMED.gain, TIMED.climb, TIMED.whole_ladder
 

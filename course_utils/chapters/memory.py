@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from course_utils import checks, costs, measured, plots, show
-from course_utils.bench.start_here import STRIDES, start_here
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.measured import Measurement, Row
 from course_utils.nvidia import bottlenecks
@@ -83,7 +82,13 @@ class Gpu:
 
 def measured_gpu() -> Gpu:
     """Measures where there is a GPU, which takes some seconds; else takes what was recorded."""
-    return Gpu(measured.live_or_recorded(CHAPTER, start_here))
+
+    def measure() -> list[Row]:
+        from course_utils.bench.start_here import start_here
+
+        return start_here()
+
+    return Gpu(measured.live_or_recorded(CHAPTER, measure))
 
 
 def memory_levels(gpu: Gpu) -> None:
@@ -228,8 +233,9 @@ def strided(gpu: Gpu) -> float:
     """How many times as long as at stride 1 the copy at the widest stride takes; draws all, beside the count of
     sectors."""
     rows = gpu.having("stride")
-    sectors = {stride: len({lane * stride * 4 // SECTOR for lane in range(WARP)}) for stride in STRIDES}
-    predicted = {row["stride"]: sectors[row["stride"]] / sectors[1] for row in rows}
+    strides = [row["stride"] for row in rows]
+    sectors = {stride: len({lane * stride * 4 // SECTOR for lane in range(WARP)}) for stride in strides}
+    predicted = {stride: sectors[stride] / sectors[1] for stride in strides}
     slower = {row["stride"]: row["median_ms"] / rows[0]["median_ms"] for row in rows}
     plots.two_lines({"sectors predict": predicted, "measured": slower}, "stride", "times as long as at stride 1")
     plt.title(gpu.caption)

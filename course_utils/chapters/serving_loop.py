@@ -8,7 +8,7 @@ import statistics
 import matplotlib.pyplot as plt
 
 from course_utils import plots, show
-from course_utils.bench.serving import CHUNK
+from course_utils.measured.serving import CHUNK
 from course_utils.serving import (
     TIED,
     Loop,

@@ -7,15 +7,32 @@ import functools
 import matplotlib.pyplot as plt
 
 from course_utils import measured, plots, show
-from course_utils.bench import serving as bench
 from course_utils.launches.serving import RUNGS
 from course_utils.measured import Measurement, Row
+from course_utils.measured.serving import (
+    CACHES,
+    CUDNN,
+    FLASH,
+    GRAPH,
+    HEAD_DIM,
+    HEADS,
+    IN_TRITON,
+    KV_HEADS,
+    LAUNCHES,
+    ONE_LAUNCH,
+    OURS,
+    PAGE_SIZES,
+    PIECES,
+    SAME_BYTES,
+    SPLITS,
+    STEP_PAGE_SIZE,
+)
 from course_utils.planner.devices import by_driver_name
 
-SHAPE = f"{bench.HEADS} query heads, {bench.KV_HEADS} key heads, d = {bench.HEAD_DIM}, fp16, cold L2"
+SHAPE = f"{HEADS} query heads, {KV_HEADS} key heads, d = {HEAD_DIM}, fp16, cold L2"
 SMALL, LARGE = (1, 4096), (8, 65536)  # batch and keys of a sequence
 SWEPT = (1, 65536)
-OF_TORCH = bench.FLASH, bench.CUDNN
+OF_TORCH = FLASH, CUDNN
 
 
 @functools.cache  # asked for each figure
@@ -46,10 +63,10 @@ def by_name(part: str, batch: int, length: int, **columns: object) -> dict[str, 
 def show_ladder() -> None:
     """The first rungs and the fastest other ways, as shares of the speed at which a sum reads."""
     rows, table = {}, []
-    for batch, length in bench.CACHES:
+    for batch, length in CACHES:
         found = by_name("contiguous", batch, length) | by_name("ladder", batch, length)
-        names = {name: name for name in (*RUNGS.values(), bench.PIECES, *OF_TORCH)}
-        names[bench.PIECES + bench.IN_TRITON] = "in pieces, Triton"
+        names = {name: name for name in (*RUNGS.values(), PIECES, *OF_TORCH)}
+        names[PIECES + IN_TRITON] = "in pieces, Triton"
         shares = {title: 100 * found[name]["share"] for name, title in names.items()}
         rows[of_cache(batch, length)] = {title: share for title, share in shares.items() if title not in OF_TORCH}
         rows[of_cache(batch, length)] |= {"the best of torch": max(shares[title] for title in OF_TORCH)}
@@ -63,7 +80,13 @@ def show_ladder() -> None:
 
 def measure_splits() -> Measurement:
     """The sweep of splits for one long sequence, measured now on a GPU, else as it was recorded."""
-    return measured.live_or_recorded("06_serving", lambda: bench.splits(caches=(SWEPT,)))
+
+    def measure() -> list[Row]:
+        from course_utils.bench.serving import splits
+
+        return splits(caches=(SWEPT,))
+
+    return measured.live_or_recorded("06_serving", measure)
 
 
 def show_splits(sweep: Measurement) -> int:
@@ -78,7 +101,7 @@ def show_splits(sweep: Measurement) -> int:
         chosen[title] = next(row["splits"] for row in rows if row["chosen"])
     plots.sweeps(panels, chosen, "splits", "% of a sum's speed")
     plt.show()
-    table = [{"splits": n} | {title: points.get(n, "-") for title, points in panels.items()} for n in bench.SPLITS]
+    table = [{"splits": n} | {title: points.get(n, "-") for title, points in panels.items()} for n in SPLITS]
     show.table(table, f"% of a sum's speed, rings: what is chosen; {SHAPE}; {measured.caption(sweep)}", folded=True)
     first = panels[of_cache(*SWEPT)]
     return max(first, key=first.__getitem__)
@@ -88,10 +111,10 @@ def show_ragged() -> None:
     """One long sequence among short ones beside as many of one length, and a sum of as many bytes."""
     found = {(row["lengths"], row["name"]): row for row in record().select(part="ragged")}
     rows = {
-        "a sum of as many bytes": found["equal", bench.SAME_BYTES],
-        "32 of one length": found["equal", bench.OURS],
-        "one of 64 K, then 31 of 1 K": found["long first", bench.OURS],
-        "31 of 1 K, then one of 64 K": found["long last", bench.OURS],
+        "a sum of as many bytes": found["equal", SAME_BYTES],
+        "32 of one length": found["equal", OURS],
+        "one of 64 K, then 31 of 1 K": found["long first", OURS],
+        "31 of 1 K, then one of 64 K": found["long last", OURS],
     }
     values = [100 * row["share"] for row in rows.values()]
     plots.bars(list(rows), {"% of the speed of a long sum; the same number of keys in all": values})
@@ -107,26 +130,26 @@ def show_pages() -> int:
     """What pages in random places cost beside a contiguous cache; returns the page size that costs most."""
     groups: dict[str, dict[str, float]] = {}
     table = []
-    for batch, length in bench.CACHES[:2]:
-        for size in bench.PAGE_SIZES:
+    for batch, length in CACHES[:2]:
+        for size in PAGE_SIZES:
             found = by_name("paged", batch, length, page_size=size)
-            plain, paged = (found[name]["us"] for name in (bench.OURS, "paged_attention"))
+            plain, paged = (found[name]["us"] for name in (OURS, "paged_attention"))
             groups.setdefault(f"pages of {size}", {})[of_cache(batch, length)] = 100 * (paged / plain - 1)
             line = {"sequences × keys": of_cache(batch, length), "page size": size}
             table.append(line | {"contiguous, µs": plain, "pages, µs": paged})
     plots.grouped_bars(groups, "% longer than contiguous", colours=(plots.BLUE, plots.ORANGE))
     plt.show()
     show.table(table, f"pages in random order; {caption()}", folded=True)
-    costs = [sum(groups[f"pages of {size}"].values()) for size in bench.PAGE_SIZES]
-    return bench.PAGE_SIZES[costs.index(max(costs))]
+    costs = [sum(groups[f"pages of {size}"].values()) for size in PAGE_SIZES]
+    return PAGE_SIZES[costs.index(max(costs))]
 
 
 def show_eight_bits() -> float:
     """How many times as fast a cache in E4M3 is read, by cache; returns that of 8 sequences of 64 K."""
     gains, table = {}, []
-    for batch, length in bench.CACHES:
+    for batch, length in CACHES:
         found = by_name("eight bits", batch, length)
-        wide, narrow = found[bench.OURS], found[f"{bench.OURS}, E4M3"]
+        wide, narrow = found[OURS], found[f"{OURS}, E4M3"]
         gains[of_cache(batch, length)] = wide["us"] / narrow["us"]
         line = {"sequences × keys": of_cache(batch, length), "16 bits, µs": wide["us"], "E4M3, µs": narrow["us"]}
         table.append(line | {"times as fast": wide["us"] / narrow["us"], "largest error": narrow["error"]})
@@ -153,7 +176,7 @@ def show_queries() -> float:
     sequences of 64 K."""
     panels: dict[str, dict[int, float]] = {}
     table = []
-    for batch, length in bench.CACHES[:2]:
+    for batch, length in CACHES[:2]:
         rows = record().select(part="queries", batch=batch, length=length)
         times = {
             name: {row["query_length"]: row["us"] for row in rows if row["name"] == name} for name in ("chain", "tree")
@@ -200,19 +223,14 @@ def show_steps() -> float:
         table.append(line | {f"{name}, µs": row["us"] for name, row in found.items()})
     plots.lines_by_length(panels, "ms of a step, 32 layers")
     plt.show()
-    show.table(
-        table, f"floor: the bytes at the datasheet's speed; pages of {bench.STEP_PAGE_SIZE}; {caption()}", folded=True
-    )
+    show.table(table, f"floor: the bytes at the datasheet's speed; pages of {STEP_PAGE_SIZE}; {caption()}", folded=True)
     first = steps()[SMALL]
-    return first[bench.LAUNCHES]["us"] / first[bench.ONE_LAUNCH]["us"]
+    return first[LAUNCHES]["us"] / first[ONE_LAUNCH]["us"]
 
 
 def show_gain() -> None:
     """What one launch gains over a graph, by cache."""
-    rows = {
-        of_cache(*cache): {"": found[bench.GRAPH]["us"] / found[bench.ONE_LAUNCH]["us"]}
-        for cache, found in steps().items()
-    }
+    rows = {of_cache(*cache): {"": found[GRAPH]["us"] / found[ONE_LAUNCH]["us"]} for cache, found in steps().items()}
     plots.dots({"": rows}, "one launch: times as fast as a graph of launches", log=False, mark=1)
     plt.show()
 

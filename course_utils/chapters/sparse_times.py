@@ -10,17 +10,25 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from course_utils import costs, measured, patterns, plots, show
-from course_utils.bench import sparse_patterns as bench
-from course_utils.bench.flex import FLEX_64, FLEX_128, FLEX_TUNED
 from course_utils.chapters.sparse_masks import short
 from course_utils.measured import Measurement, Row
+from course_utils.measured.sparse_patterns import (
+    DENSE,
+    FLEX_64,
+    FLEX_128,
+    FLEX_TUNED,
+    HEAD_DIM,
+    HEADS,
+    SDPA_MASK,
+    SDPA_NUMBERS,
+)
 from course_utils.operators import sparse
 from course_utils.studies import recall as recall_study
 
-SHAPE = f"B = 1, H = {bench.HEADS}, d = {bench.HEAD_DIM}, fp16"
+SHAPE = f"B = 1, H = {HEADS}, d = {HEAD_DIM}, fp16"
 LONGEST = 131072
-FLASH, CUDNN = bench.DENSE
-PLAIN = {"sparse_attention", FLEX_128, FLEX_64, FLEX_TUNED, *bench.DENSE}  # all others are ways on a view
+FLASH, CUDNN = DENSE
+PLAIN = {"sparse_attention", FLEX_128, FLEX_64, FLEX_TUNED, *DENSE}  # all others are ways on a view
 Rows = Mapping[str, Mapping[str, float]]
 
 
@@ -48,7 +56,7 @@ def of_one(pattern: str, length: int, part: str = "peers") -> dict[str, Row]:
 def best_other(pattern: str, length: int) -> dict[str, Any]:
     """The fastest recorded way to the same output but ours: a row."""
     rows = [*of_one(pattern, length).values(), *of_one(pattern, length, "scaling").values()]
-    others = [row for row in rows if row["name"] not in ("sparse_attention", *bench.DENSE)]
+    others = [row for row in rows if row["name"] not in ("sparse_attention", *DENSE)]
     return min(others, key=lambda row: row["median_ms"], default={"name": "-", "median_ms": None})
 
 
@@ -66,7 +74,7 @@ def first_figures() -> None:
         best, found = best_other(row["pattern"], LONGEST), of_one(row["pattern"], LONGEST)
         name, ms = short(row["pattern"]), row["median_ms"]
         rows[name] = {"ours": ms, "the best other": best["median_ms"]}
-        rows[name] |= {dense: found[dense]["median_ms"] for dense in bench.DENSE}
+        rows[name] |= {dense: found[dense]["median_ms"] for dense in DENSE}
         line = {"pattern, 128 K tokens": name, "ms": ms, "the best other": best["name"], "its ms": best["median_ms"]}
         line |= {"times it": best["median_ms"] / ms, "times FLASH": row["ratio_to_dense"]}
         table.append(line | {"times cuDNN": row["ratio_to_dense"] / found[CUDNN]["ratio_to_dense"]})
@@ -89,7 +97,7 @@ def show_skipping(skipping: Measurement) -> None:
     last = table[-1]
     gain = last["tiles only masked, ms"] / last["tiles skipped, ms"]
     print(f"L = {last['L']}: skipping is {gain:.1f} times as fast as masking alone")
-    for name in bench.DENSE:
+    for name in DENSE:
         row = record().select(part="peers", name=name, length=16384)[0]
         print(f"recorded at L = 16384: {name}, causal, {row['median_ms']:.1f} ms")
 
@@ -204,10 +212,10 @@ def show_backward() -> None:
         ms = {other: found["median_ms"] for other, found in of_one(row["pattern"], length, "backward").items()}
         view, on_view = _on_a_view(ms)
         ways = {"ours": ms["sparse_attention"], "FlexAttention": ms[FLEX_128]} | on_view
-        panels.setdefault(kilo(length), {})[name] = ways | {dense: ms[dense] for dense in bench.DENSE}
+        panels.setdefault(kilo(length), {})[name] = ways | {dense: ms[dense] for dense in DENSE}
         line = {"pattern": name, "L": length, "ours, ms": ways["ours"], "Flex, ms": ways["FlexAttention"]}
         line |= {"times Flex": row["ratio_to_flex"], "on a view": view, "view, ms": ways.get("on a view", "-")}
-        table.append(line | {f"{dense}, ms": ms[dense] for dense in bench.DENSE})
+        table.append(line | {f"{dense}, ms": ms[dense] for dense in DENSE})
     plots.dots(panels, "ms")
     plt.show()
     show.table(table, f"backward pass alone; on a view: the fastest such way; {caption()}", folded=True)
@@ -235,7 +243,7 @@ def show_lists() -> None:
     plots.dots({"": rows}, "ms")
     plt.show()
     show.table(table, f"all patterns, by each kernel that takes them, L = {row['length']}; {caption()}", folded=True)
-    print(f"the log-sum-exp: {costs.lse_bytes(1, bench.HEADS, row['length']) / 1e6:.2f} MB")
+    print(f"the log-sum-exp: {costs.lse_bytes(1, HEADS, row['length']) / 1e6:.2f} MB")
 
 
 def show_csr() -> None:
@@ -259,7 +267,7 @@ def show_csr() -> None:
 
 def show_scaling() -> None:
     """Time against length, of every pattern and of the fastest other way to each."""
-    others = [row for row in record().select(part="peers") if row["name"] not in ("sparse_attention", *bench.DENSE)]
+    others = [row for row in record().select(part="peers") if row["name"] not in ("sparse_attention", *DENSE)]
     plots.scaling(record().select(part="scaling") + others)
     plt.show()
     print(caption())
@@ -275,7 +283,7 @@ def growth(pattern: str, shorter: int, longer: int) -> float:
 def longest_table() -> None:
     """Every pattern at 128 K tokens, the fastest first."""
     table = []
-    dense = {name: record().select(part="scaling", name=name, length=LONGEST)[0]["median_ms"] for name in bench.DENSE}
+    dense = {name: record().select(part="scaling", name=name, length=LONGEST)[0]["median_ms"] for name in DENSE}
     ours = record().select(part="scaling", name="sparse_attention", length=LONGEST)
     for row in sorted(ours, key=lambda row: row["median_ms"]):
         best, ms = best_other(row["pattern"], LONGEST), row["median_ms"]
@@ -300,8 +308,8 @@ def show_short(brief: Measurement) -> int | str:
     first, last = min(lengths(brief)), max(lengths(brief))
     plots.short_sequences(times)
     plt.show()
-    print(f"H = {bench.HEADS}, d = 64, {measured.caption(brief)}")
-    wins = plots.first_wins(times, bench.DENSE)
+    print(f"H = {HEADS}, d = 64, {measured.caption(brief)}")
+    wins = plots.first_wins(times, DENSE)
     named = [line | {"pattern": short(line["pattern"])} for line in wins]
     show.table(named, f"from which length on, of {first} to {last}", folded=True)
     flash = {row["length"]: row["median_ms"] for row in brief.select(pattern=wins[-1]["pattern"], name=FLASH)}
@@ -316,17 +324,17 @@ def show_idle() -> None:
     count = of_gpu["streaming multiprocessors"]["count"]
     blocks, table = {}, []
     for length in (128, 512, 1024, 4096):
-        number = bench.HEADS * costs.ceil_div(length, sparse.RANGE_TILES[64][0].block_rows)
+        number = HEADS * costs.ceil_div(length, sparse.RANGE_TILES[64][0].block_rows)
         blocks[f"L = {length:,}: {number} blocks"] = number
         line = {"L": length, "blocks of threads": number, "per multiprocessor": number / count}
         for name, pattern in (("dense", patterns.causal()), ("blocks of 16", patterns.block_diagonal(16))):
-            flops = 4 * 64 * bench.HEADS * pattern.pairs(length)
+            flops = 4 * 64 * HEADS * pattern.pairs(length)
             line[f"{name}: GFLOP"] = flops / 1e9
             line[f"{name}: µs at full speed"] = flops / of_gpu["fp16 matrix product, tensor cores"]["tflop_per_s"] / 1e6
         table.append(line)
     plots.multiprocessors_at_work(blocks, count)
     plt.show()
-    where = f"H = {bench.HEADS}, d = 64; speeds: {measured.caption(measured.load('00_start_here'))}"
+    where = f"H = {HEADS}, d = 64; speeds: {measured.caption(measured.load('00_start_here'))}"
     show.table(table, f"and the time of the work; {where}", folded=True)
 
 
@@ -371,7 +379,7 @@ def tree_sizes() -> list[int]:
 
 def show_trees() -> int | str:
     """Trees of guesses; returns the largest for which ours takes less of the GPU's time behind 4096 tokens."""
-    names = {"sparse_attention": "ours", bench.SDPA_MASK: "SDPA", bench.SDPA_NUMBERS: "SDPA"}
+    names = {"sparse_attention": "ours", SDPA_MASK: "SDPA", SDPA_NUMBERS: "SDPA"}
     names |= {FLEX_128: "Flex", FLEX_TUNED: "Flex"}
     table = plots.tree_times(record().select(part="tree"), names)
     shown = {"ours": "ours", "Flex": "FlexAttention", "SDPA": "SDPA with the mask"}
@@ -398,7 +406,7 @@ def rates() -> dict[str, Any]:
     wide = next(row for row in _ours_at(LONGEST) if row["pattern"] == "sliding_window(window=4096)")
     hbm = measured.load("00_start_here").select(name="device memory copy")[0]
     speeds = {"flops_per_second": 1e12 * wide["useful_tflop_per_s"], "bytes_per_second": 1e9 * hbm["gb_per_s"]}
-    return speeds | {"heads": bench.HEADS, "label": measured.caption(record())}
+    return speeds | {"heads": HEADS, "label": measured.caption(record())}
 
 
 # ---- recall

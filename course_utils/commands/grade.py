@@ -19,6 +19,7 @@ from course_utils import measured, progress
 from course_utils.grading import examples
 from course_utils.grading.grader import default_device, exercises_in, grade, grade_submission
 from course_utils.grading.result import Result
+from course_utils.grading.sandbox.parent import isolation_available
 from course_utils.tables import aligned
 
 EXAMPLES_SEED = 0  # the page of known submissions is the same each time
@@ -104,6 +105,12 @@ def _bad(message: str) -> int:
 def _grade_paths(options: argparse.Namespace) -> int:
     found = list(dict.fromkeys(place for path in options.paths for place in exercises_in(path)))
     results = []
+    runs, why_not = isolation_available()
+    if options.isolation == "auto" and not runs:
+        print(
+            f"warning: a submission runs with limits only, and can read and write what you can: {why_not}",
+            file=sys.stderr,
+        )
     for folder, exercise_id in tqdm(found, desc="grading", unit="exercise", disable=len(found) == 1):
         result = grade(folder, exercise_id, seed=options.seed, device=options.device, isolation=options.isolation)
         results.append(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from course_utils.course import CHAPTERS, PATHS
-from course_utils.reading import firsts, minutes, stated
+from course_utils.reading import minutes, stated
 from course_utils.tables import aligned
 
 
@@ -27,22 +27,11 @@ def run(options: argparse.Namespace) -> int:
             (one.slug, f"{read.words:,}", str(read.lines), str(read.puzzles), str(read.questions))
             + (f"{read.text_minutes:.0f}", f"{read.minutes:.0f}")
         )
-    seen = [("before the first", "chapter", "cells", "words", "minutes")]
-    for what, pattern in firsts.WHAT.items():
-        for one in CHAPTERS:
-            found = firsts.first(one.slug, pattern)
-            counted = (str(found.cells), f"{found.words:,}", f"{found.minutes:.0f}") if found else ("none", "", "")
-            seen.append((what, one.slug, *counted))
     paths = [("path", "time"), *((one.reader, minutes.hours(minutes.path_reading(one).minutes)) for one in PATHS)]
     rates = (
         f"{minutes.WORDS_PER_MINUTE} words a minute, {minutes.SECONDS_PER_LINE} s a line of code, "
         f"{minutes.MINUTES_PER_PUZZLE} minutes a puzzle, {minutes.MINUTES_PER_QUESTION} a question besides its words; "
         "cells that run come on top."
     )
-    kernels = (
-        f"A complete attention kernel of one's own: after {firsts.first_attention_kernel():.0f} minutes.\n"
-        f"A flash kernel of one's own: after {firsts.first_flash_kernel():.0f} minutes, by "
-        f"{' and '.join(firsts.BEFORE_FLASH)}, questions included."
-    )
-    print("\n".join([aligned(table), "", aligned(seen), "", kernels, "", aligned(paths), "", rates]))
+    print("\n".join([aligned(table), "", aligned(paths), "", rates]))
     return 0

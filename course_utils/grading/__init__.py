@@ -1,7 +1,4 @@
-"""Grades one submission of an exercise. `check` is for notebooks, `grade` for scripts."""
+"""Grades one submission of an exercise (`grader.grade_submission`).
 
-from course_utils.aliases import look_up_in
-
-__all__ = ["check", "grade"]
-
-__getattr__ = look_up_in(__name__)
+In a notebook `course_utils.widgets.check` does so and shows the grade.
+"""

@@ -50,7 +50,7 @@ class Step:
     file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder. title, idea: for
     tables; the idea is what this step changes. producer: whether a block has four warps that do not compute. shared:
     bytes of dynamic shared memory from (D, B_R). by_maps: tensors come as tensor maps; otherwise as pointers. stays:
-    blocks fetch one item after the other. keys: of a tile. consumers: by D, where there are not two; at_once: heads at
+    blocks fetch one item after the other. consumers: by D, where there are not two; at_once: heads at
     a time, from the shapes of query and key and their dtype. in_e4m3: inputs are in E4M3, with a scale for each head,
     and out is in bf16. more: other options.
     """
@@ -63,7 +63,6 @@ class Step:
     shared: Callable[[int, int], int]
     by_maps: bool = True
     stays: bool = False
-    keys: int = KEYS
     consumers: dict[int, int] | None = None
     at_once: Callable[[Sequence[int], Sequence[int], torch.dtype], int] | None = None
     in_e4m3: bool = False
@@ -232,7 +231,7 @@ def laid_out(
     batch, heads, query_length, d = query.shape
     tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
     if step.by_maps:
-        tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, step.keys, step.keys, ROWS), strict=True))
+        tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, KEYS, KEYS, ROWS), strict=True))
     numbers = (
         *ints(query_length, key.shape[2], heads // key.shape[1]),
         np.float32(scale or d**-0.5),

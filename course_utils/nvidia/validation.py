@@ -18,11 +18,10 @@ from course_utils import measured
 from course_utils.emulator.sanitizer import Finding
 from course_utils.launches import Launch
 from course_utils.measured import Measurement, Row
-from course_utils.nvidia import arithmetic
+from course_utils.nvidia import arithmetic, hopper_section
 from course_utils.nvidia.comparison import emulated_findings
 from course_utils.nvidia.figures import FIGURES, emulated_figures, ncu_figures
 from course_utils.nvidia.measure import Case, counter_cases, sanitizer_cases
-from course_utils.nvidia.silicon import page as silicon_page
 
 # ---- counters
 
@@ -437,7 +436,7 @@ def page(results: list[Verdict]) -> str:
             f"{_origin(of_arithmetic)}.\n",
             _markdown(arithmetic.counts()),
             "",
-            silicon_page.section(silicon, _origin(silicon), planted, _origin(planted), _markdown),
+            hopper_section.section(silicon, _origin(silicon), planted, _origin(planted), _markdown),
         ]
     )
 

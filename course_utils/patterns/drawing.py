@@ -1,4 +1,4 @@
-"""The picture of a mask."""
+"""The picture of a mask. `Pattern.draw` imports this module when it is called, and with it matplotlib."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from course_utils.plots.look import BLUE, GREY
+BLUE, GREY = "#0072b2", "#666666"  # of plots/look.py, which says what they become on a dark page
 
 
 def draw_mask(mask: Tensor, tile: int, title: str) -> Figure:
@@ -17,5 +17,6 @@ def draw_mask(mask: Tensor, tile: int, title: str) -> Figure:
     ax.imshow(mask.numpy(), cmap=ListedColormap(["none", BLUE]), vmin=0, vmax=1, extent=(0, L_k, L_q, 0))
     ax.vlines(range(tile, L_k, tile), 0, L_q, color=GREY, linewidth=0.6)
     ax.hlines(range(tile, L_q, tile), 0, L_k, color=GREY, linewidth=0.6)
-    ax.set(xlabel="key", ylabel="query", title=title)
+    ax.set(xlabel="key", ylabel="query")
+    ax.set_title(title, loc="left")
     return figure

@@ -6,19 +6,20 @@ import operator
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from course_utils.arguments import integer
 from course_utils.patterns.arguments import lengths
 from course_utils.patterns.definition import Definition, Mask, RowRanges, Shape, both, either, row_chunks
-from course_utils.patterns.drawing import draw_mask
 from course_utils.patterns.kept import Kept, not_compiled, not_faked, number_of, read
 from course_utils.patterns.lists import BLOCKS, BlockLists, build
 from course_utils.patterns.ranges import Ranges, define_ranges
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Define = Callable[[Shape], Definition]
 MAX_DRAWN = 4096
@@ -230,6 +231,8 @@ class Pattern:
             integer(name, length, 1, MAX_DRAWN)
         tile = integer("tile", tile, 1)
         title = f"{textwrap.fill(self.name, 44)}\ndensity {self.density(L, L_k):.1%}"
+        from course_utils.patterns.drawing import draw_mask
+
         return draw_mask(self.mask(L, L_k), tile, title)
 
     # ---- combinations

@@ -1,9 +1,8 @@
 """What a learner has done: chapters run, questions answered, exercises graded, and what that amounts to.
 
-`finish` and `show` are cards for notebooks.
+`course_utils.widgets` has the cards for notebooks, `finish_chapter` and `show_progress`.
 """
 
-from course_utils.aliases import look_up_in
 from course_utils.progress.store import (
     Answered,
     Finished,
@@ -32,7 +31,6 @@ __all__ = [
     "ProgressError",
     "Standing",
     "export",
-    "finish",
     "learner_seed",
     "overview",
     "progress_file",
@@ -41,8 +39,4 @@ __all__ = [
     "record_finished",
     "record_guess",
     "reset",
-    "show",
 ]
-
-
-__getattr__ = look_up_in(__name__)

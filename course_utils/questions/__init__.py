@@ -1,7 +1,1 @@
-"""Questions of the chapters: kinds, sources and judging. `ask` shows them in a notebook."""
-
-from course_utils.aliases import look_up_in
-
-__all__ = ["ask"]
-
-__getattr__ = look_up_in(__name__)
+"""Questions of the chapters: kinds, sources and judging. `course_utils.widgets.ask` shows them in a notebook."""

@@ -6,29 +6,23 @@ top, and so do outputs that are looked at and predictions that are thought about
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import re
-from collections import ChainMap
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import show
 from course_utils.course import ReadingPath, chapter, notebooks_of
-from course_utils.launches.broken import BROKEN
-from course_utils.launches.ladder import LADDER
 from course_utils.questions import catalog
 from course_utils.reading.folded import is_folded
-from course_utils.reading.names import python
 from course_utils.reading.sections import HEAD, Section, chapter_sections
-from course_utils.toolchain.source import read_kernel
 
 # Most adults read English non-fiction silently at 175 to 300 words a minute (M. Brysbaert, "How many words do we read
 # per minute?", Journal of Memory and Language 109, 2019, doi 10.1016/j.jml.2019.104047); this text is slow reading.
 WORDS_PER_MINUTE = 180
 SECONDS_PER_LINE = 6  # our assumption: a line of code is read, not skimmed
+LINES_SHOWN = 15  # of a kernel, by one call of `show`: the mean of the chapters
 MINUTES_PER_QUESTION = 1.5  # our assumption: to work a figure out; the words of question and explanations come on top
 MINUTES_PER_PUZZLE = 5  # our assumption: to write two to five lines of a kernel, run them, and mend them once
 STEP = 5  # minutes: what is stated is rounded to a multiple of this
@@ -125,22 +119,21 @@ def _by_section(slug: str) -> dict[str, Reading]:
 
 def section_readings(sections: Collection[Section]) -> dict[str, Reading]:
     """What there is to read in each of these sections, by key."""
-    known = _Assigned(sections)
-    return {section.key: _read(section, known) for section in sections}
+    return {section.key: _read(section) for section in sections}
 
 
-def _read(section: Section, known: _Assigned) -> Reading:
+def _read(section: Section) -> Reading:
     words = sum(len(_words(text)) for text in section.texts)
     lines = sum(_lines(source) for _, source in section.codes if not is_folded(source))
-    for _, source in section.codes:
-        lines += sum(_shown(ast.parse(python(source)).body, known))
+    lines += LINES_SHOWN * sum(len(_SHOWS.findall(source)) for _, source in section.codes)
     puzzles = sum(source.startswith("%%puzzle ") for _, source in section.codes)
-    asked = [slug for _, source in section.codes for slug in re.findall(r'questions\.ask\("(\w+)"\)', source)]
+    asked = [slug for _, source in section.codes for slug in re.findall(r'widgets\.ask\("(\w+)"\)', source)]
     ids = [one for slug in asked for one in catalog.question_ids(slug)]
     question_words = sum(len(_texts(catalog.question(one, SEED))) for one in ids)
     return Reading(words, lines, puzzles, len(ids), question_words)
 
 
+_SHOWS = re.compile(r"\bshow\.(?:source|passage|difference|mistake)\(")
 # What is folded is no more read than code that is; but who has thought about a question opens its answer.
 _FOLDED = re.compile(r"(?s)<details><summary>(?!Answer)(.*?)</summary>.*?</details>")
 
@@ -166,76 +159,3 @@ def _texts(part: Any) -> list[str]:
         return []
     fields = (field.name for field in dataclasses.fields(part) if field.name not in ("kind", "read_again"))
     return [word for name in fields for word in _texts(getattr(part, name))]
-
-
-# ---- lines shown from kernels
-
-
-class _Assigned(dict):
-    """The values of names that a chapter's cells assign in one plain statement, found when they are asked for.
-
-    So `show.difference(tiled, forgotten)` can be counted without running the chapter.
-    """
-
-    def __init__(self, sections: Collection[Section]) -> None:
-        super().__init__(read_kernel=read_kernel, BROKEN=BROKEN, LADDER=LADDER)
-        self.expressions = {}
-        for _, source in (code for section in sections for code in section.codes):
-            for node in ast.parse(python(source)).body:
-                if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                    self.expressions.setdefault(node.targets[0].id, node.value)
-
-    def __missing__(self, name: str) -> Any:
-        if name not in self.expressions:
-            raise KeyError(name)
-        self[name] = _value(self.expressions[name], self)
-        return self[name]
-
-
-def _value(expression: ast.expr, known: Any) -> Any:
-    names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
-    values = {}
-    for name in names:
-        try:
-            values[name] = known[name]
-        except KeyError:  # of Python's own, or of a comprehension
-            continue
-    return eval(compile(ast.Expression(expression), "cell", "eval"), values)
-
-
-def _shown(statements: list[ast.stmt], known: Any) -> Iterator[int]:
-    """The number of lines that each call of `show` in these statements shows of a kernel."""
-    for statement in statements:
-        if isinstance(statement, ast.For) and isinstance(statement.target, ast.Name) and _shows(statement):
-            for value in _value(statement.iter, known):
-                yield from _shown(statement.body, ChainMap({statement.target.id: value}, known))
-        elif isinstance(statement, ast.Expr) and (count := _shows(statement.value, directly=True)):
-            call = statement.value
-            given = [_value(ast.List([one], ast.Load(), lineno=1, col_offset=0), known) for one in call.args]
-            options = {one.arg: _value(one.value, known) for one in call.keywords}
-            yield count(*(value for values in given for value in values), **options)
-
-
-def _shows(node: ast.AST, directly: bool = False) -> Any:
-    """What counts the lines of a call of `show` in this piece of code; None if there is no such call."""
-    for one in [node] if directly else ast.walk(node):
-        if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and ast.unparse(one.func.value) == "show":
-            if count := _COUNTED.get(one.func.attr):
-                return count
-    return None
-
-
-def _source_lines(name: str, first: int = 1, last: int | None = None) -> int:
-    return _lines("\n".join(read_kernel(name).splitlines()[first - 1 : last]))
-
-
-def _difference_lines(before: str, after: str, context: int = 2, skip_header: bool = False) -> int:
-    return _lines("\n".join(show.difference_lines(before, after, context, skip_header)))
-
-
-_COUNTED = {
-    "source": _source_lines,
-    "passage": lambda *place: _source_lines(place[0], *show.passage_lines(*place)),
-    "difference": _difference_lines,
-    "mistake": lambda broken: _difference_lines(*show.mistake_kernels(broken), context=show.MISTAKE_CONTEXT),
-}

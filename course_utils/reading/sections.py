@@ -90,8 +90,7 @@ def missing(chapter: Collection[Section], run: Collection[str]) -> list[Missing]
             if section.key in run:
                 for name in sorted(_all_read(cell, functions)):
                     place = bound.get(name, "")
-                    unsure = name in cell.unsure and not place  # the cell binds it itself, on some of its ways
-                    if place not in run and not unsure:
+                    if place not in run:
                         found.append(Missing(section.key, number, name, place))
             bound |= dict.fromkeys(cell.binds, section.key)
             functions = {name: reads for name, reads in functions.items() if name not in cell.binds} | cell.functions

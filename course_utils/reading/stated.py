@@ -22,7 +22,7 @@ from course_utils.course import CHAPTERS, PATHS, ReadingPath, chapter, notebooks
 from course_utils.reading.minutes import STEP, chapter_reading, hours, numbered_reading, path_reading, stated
 from course_utils.reading.sections import HEAD, ROOT, chapter_path, chapter_sections, needs
 
-README, TEACHING, FIRST_STEPS = "README.md", "docs/teaching.md", "docs/first_steps.md"
+README, TEACHING = "README.md", "docs/teaching.md"
 START = "00_start_here"
 BRACKETS = (  # a second notebook's first section has another number
     "You may begin with any section: run the cells above section {first} first, and those of the sections in brackets "
@@ -158,44 +158,12 @@ def with_paths(text: str) -> str:
     return re.sub(re.escape(PATHS_HEAD) + r"(?:\|.*\n)*", lambda _: table, text)
 
 
-# ---- a day's course
-
-
-def with_spare(text: str) -> str:
-    """The page for teachers with its times, and with what a day of 8 hours leaves besides."""
-    text = with_times(text)
-    day = re.search(r"\*\*A day \(8 h\).*?leaves (?P<spare>\d+) minutes", text, re.DOTALL)
-    spare = 8 * 60 - sum(map(int, re.findall(r"\((\d+) min\)", day[0])))
-    begin, end = day.span("spare")
-    return f"{text[:begin]}{spare}{text[end:]}"
-
-
-# ---- the way from a clone to the end of chapter 01
-
-
-def first_steps_minutes() -> dict[str, float]:
-    """Minutes of reading in the steps of docs/first_steps.md that are counted, by the number of the step."""
-    basics = chapter_reading("01_attention_basics")
-    return {"4": numbered_reading("00").text_minutes, "6": basics.text_minutes, "7": basics.question_minutes}
-
-
-def with_first_steps(text: str) -> str:
-    """The page with its steps' minutes of reading, and their sum."""
-    for step, minutes in first_steps_minutes().items():
-        text = re.sub(rf"^(\| {step} \|.*\| )\d+ \|$", rf"\g<1>{minutes:.0f} |", text, flags=re.MULTILINE)
-    rows = re.findall(r"^\| \d+ \|.*\| (\d+) \|$", text, re.MULTILINE)
-    return re.sub(
-        r"(\*\*together\*\* .*\| \*\*)\d+(\*\* \|)$", rf"\g<1>{sum(map(int, rows))}\2", text, flags=re.MULTILINE
-    )
-
-
 # ---- all of them
 
 
 def write(root: Path = ROOT) -> list[Path]:
     """Puts what is counted into all pages and chapters of a checkout; returns those that changed."""
-    pages = {README: with_times, TEACHING: with_spare, FIRST_STEPS: with_first_steps}
-    changed = [root / page for page, change in pages.items() if _rewrite(root / page, change)]
+    changed = [root / page for page in (README, TEACHING) if _rewrite(root / page, with_times)]
     for one in CHAPTERS:
         path = chapter_path(one.slug, root)
         notebook = nbformat.read(path, as_version=4)

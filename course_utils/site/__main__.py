@@ -1,4 +1,4 @@
-"""python -m course_utils.site build | badges | measure | look; the first two for `make site` and `make badges`."""
+"""python -m course_utils.site build | badges, for `make site` and `make badges`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from course_utils.site import badges, build, look, measure
+from course_utils.site import badges, build
 
 
 def main() -> int:
@@ -19,17 +19,7 @@ def main() -> int:
     links = commands.add_parser("badges", help="badges and Colab's set-up cell into every chapter and the README")
     links.add_argument("--repository", required=True, help="owner/name on GitHub")
     links.add_argument("--root", type=Path, default=build.ROOT, help="the checkout whose chapters get them")
-    pages = commands.add_parser("measure", help="what the heights of the chapters' pages are made of, in a browser")
-    pages.add_argument("--folder", type=Path, default=build.ROOT / "build" / "site", help="a built site")
-    pages.add_argument("--markdown", type=Path, help="the page to write them into: docs/pages.md")
-    looks = commands.add_parser("look", help="what is cut, scrolls sideways or is too pale on a desk and on a phone")
-    looks.add_argument("pages", nargs="*", help="pages of the site, such as notebooks/00_start_here.html; none: all")
-    looks.add_argument("--folder", type=Path, default=build.ROOT / "build" / "site", help="a built site")
     arguments = parser.parse_args()
-    if arguments.command == "look":
-        return look.main(arguments.folder.resolve(), arguments.pages)
-    if arguments.command == "measure":
-        return measure.main(arguments.folder.resolve(), arguments.markdown)
     if arguments.repository or arguments.command == "badges":
         try:
             badges.check_repository(arguments.repository)

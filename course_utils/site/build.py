@@ -13,7 +13,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from course_utils.course import chapter_notebooks
-from course_utils.site import badges, check, places, weight
+from course_utils.site import badges, check, places
 from course_utils.site.execute import SiteError, execute
 from course_utils.site.pages import write_sources
 
@@ -23,12 +23,10 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Built:
-    """A site. folder: where it is; wrong: broken links, local paths, pictures without alt text, pages that are too
-    heavy, one line each; bytes: what each page weighs, by `weight.weights`."""
+    """A site. folder: where it is; wrong: broken links, local paths and pictures without alt text, one line each."""
 
     folder: Path
     wrong: tuple[str, ...]
-    bytes: Mapping[str, int]
 
 
 def build(root: Path, folder: Path, repository: str | None = None, notebooks: Sequence[Path] | None = None) -> Built:
@@ -59,10 +57,8 @@ def set_site(
     # The cell that lacks an alt text says more than the picture that was made of it.
     pages = check.read_site(site)
     bare = sources.missing_alt or check.bare_pictures(pages, site)
-    weighed = weight.weights(pages, site)
     links, local = check.broken_links(pages, site), check.local_paths(site, places.private(root))
-    wrong = (*bare, *links, *local, *weight.too_heavy(weighed, site))
-    return Built(site, wrong, {path.relative_to(site).as_posix(): sum(weighed[path].values()) for path in weighed})
+    return Built(site, (*bare, *links, *local))
 
 
 def _set_pages(pages: Path, extra: Path, site: Path) -> None:
@@ -85,8 +81,6 @@ def main(repository: str | None, folder: Path) -> int:
     count = len(list(site.folder.rglob("*.html")))
     print(f"{count} pages in {time.monotonic() - start:.0f} s. To look at them (widgets and questions need a server):")
     print(f"{sys.executable} -m http.server --bind 127.0.0.1 -d {site.folder} 8080    # http://127.0.0.1:8080")
-    front, (heaviest, most) = site.bytes[weight.FRONT], max(site.bytes.items(), key=lambda page: page[1])
-    print(f"The front page loads {front / 1e6:.1f} MB, {heaviest} most: {most / 1e6:.1f} MB.")
     if site.wrong:
         print(f"{len(site.wrong)} things are wrong with them:", *site.wrong, sep="\n", file=sys.stderr)
     return 1 if site.wrong else 0

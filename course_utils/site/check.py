@@ -16,21 +16,16 @@ from course_utils.site import places
 # What gives words of code their colours: most tags of the site, with neither an id nor a link in them.
 COLOURS = re.compile(r'<span class="[\w -]*">|</span>')
 LINKING = {"a": "href", "link": "href", "img": "src", "script": "src", "source": "src", "iframe": "src"}
-# Of these a browser loads what they link to; of a <link> it does by what it stands for.
-LOADING, LOADING_RELATIONS = {"img", "script", "source", "iframe"}, {"stylesheet", "preload", "icon"}
 
 
 @dataclass
 class Page:
-    """One HTML page: the ids in it, what it links to, the pictures without alt text; what it loads at once, and the
-    scripts of its widgets."""
+    """One HTML page: the ids in it, what it links to, the pictures without alt text."""
 
     ids: set[str] = field(default_factory=set)
     repeated: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     bare_pictures: list[str] = field(default_factory=list)
-    loads: set[str] = field(default_factory=set)
-    widgets: set[str] = field(default_factory=set)
 
 
 class _Reader(HTMLParser):
@@ -47,10 +42,6 @@ class _Reader(HTMLParser):
                 self.page.ids.add(value)
         if (link := values.get(LINKING.get(tag, ""))) is not None:
             self.page.links.append(link)
-            if tag in LOADING or (tag == "link" and values.get("rel") in LOADING_RELATIONS):
-                self.page.loads.add(link)
-        if script := values.get("data-widget-script"):
-            self.page.widgets.add(script)
         if tag == "img" and not values.get("alt", "").strip():
             self.page.bare_pictures.append(values.get("src", "")[:80])
 

@@ -43,7 +43,6 @@ GUIDES = (
     "docs/grading.md",
     "docs/sandbox.md",
     "docs/validation.md",
-    "docs/pages.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )

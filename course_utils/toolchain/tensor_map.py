@@ -54,7 +54,7 @@ def encode(
 
     The innermost dimension is first; strides are in bytes, one less than there are dimensions; enums by the end of
     their names. NVIDIA does not say how it encodes a map: this was found by changing one argument after the other (the
-    record of `bench silicon` has 62 maps), and holds for interleave "NONE" and "16B".
+    record of tests/nvidia/silicon has 62 maps), and holds for interleave "NONE" and "16B".
     """
     kind = _TENSOR_CORES.get(dtype, dtype)
     steps = steps or [1] * len(size)

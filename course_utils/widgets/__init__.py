@@ -7,6 +7,7 @@ from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state,
 from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.findings import findings
 from course_utils.widgets.fragments import warp_fragments
+from course_utils.widgets.grade_panel import check
 from course_utils.widgets.guesses import guess
 from course_utils.widgets.heatmap import score_heatmap
 from course_utils.widgets.launch_grid import launch_grid
@@ -17,6 +18,8 @@ from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.pipeline import pipeline
 from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.player import play
+from course_utils.widgets.progress_card import finish_chapter, show_progress
+from course_utils.widgets.questions import ask
 from course_utils.widgets.race import race_past_cudnn
 from course_utils.widgets.scene import scene
 from course_utils.widgets.stepper import tile_stepper
@@ -26,14 +29,17 @@ __all__ = [
     "DsaState",
     "Planner",
     "TileStep",
+    "ask",
     "bank_places",
     "bank_turns",
     "cache_explorer",
+    "check",
     "dsa_explorer",
     "dsa_state",
     "example_scores",
     "find_the_missing_barrier",
     "findings",
+    "finish_chapter",
     "guess",
     "launch_grid",
     "load_sectors",
@@ -45,6 +51,7 @@ __all__ = [
     "race_past_cudnn",
     "scene",
     "score_heatmap",
+    "show_progress",
     "tile_stepper",
     "tile_steps",
     "two_pieces",

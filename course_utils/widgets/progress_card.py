@@ -115,7 +115,7 @@ if anywidget is not None:
             return {**live, "text/html": self._card.html, "text/plain": self._card.text}, metadata
 
 
-def finish(slug: str) -> None:
+def finish_chapter(slug: str) -> None:
     """Keep that this chapter was run to its end, and show its card: the last cell of a chapter.
 
     Raises LookupError for a chapter that does not exist. A store that cannot be written is said, and raises nothing:
@@ -131,7 +131,7 @@ def finish(slug: str) -> None:
     _show(Card(slug, before), note)
 
 
-def show() -> None:
+def show_progress() -> None:
     """Show how far the learner is in the whole course. A store that cannot be read is said."""
     _show(Card(""), "")
 

@@ -33,7 +33,7 @@ def notebook(lab, run_cells, monkeypatch):
     progress.reset()
     record_exercise("online_softmax", 12, 12)
     record_exercise("mini_flash", 13, 20)
-    cells = ["from course_utils import progress", f'progress.finish("{SLUG}")', "progress.show()"]
+    cells = ["from course_utils import widgets", f'widgets.finish_chapter("{SLUG}")', "widgets.show_progress()"]
     notebook = run_cells(cells)
     notebook.assert_every_cell_ran()
     yield notebook

@@ -19,8 +19,8 @@ import sys
 sys.path.insert(0, {str(DEMO)!r})
 import demo_questions
 demo_questions.install()
-from course_utils import questions
-questions.ask("99_demo", seed=3)"""
+from course_utils import widgets
+widgets.ask("99_demo", seed=3)"""
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 SET_THEME = """async (theme) => {
     await jupyterapp.commands.execute("apputils:change-theme", { theme });

@@ -6,7 +6,7 @@ import torch
 from course_utils import measured, plots
 from course_utils.chapters import flash_v2_compiled as cells
 
-KINDS = [cells.OTHERS, cells.PRODUCTS, cells.OURS, cells.COPIES]
+KINDS = [cells.OTHERS, cells.PRODUCTS, cells.OUR_OPERATOR, cells.COPIES]
 
 
 @pytest.fixture(autouse=True)

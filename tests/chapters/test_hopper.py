@@ -7,12 +7,12 @@ import statistics
 import pytest
 
 from course_utils import measured, reference
-from course_utils.bench.hopper import CUDNN, FLASH, OURS, PORTABLE, PRODUCT
 from course_utils.chapters import hopper_peers as peers
 from course_utils.chapters import hopper_steps as steps
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.launches.hopper import LADDER
 from course_utils.measured import Measurement
+from course_utils.measured.hopper import CUDNN, FLASH, OURS, PORTABLE, PRODUCT
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ import statistics
 import pytest
 
 from course_utils import measured
-from course_utils.bench.hopper import CUDNN, FLASH, FLASH_FIXED, OURS, TURNS
 from course_utils.chapters import hopper_backward as chapter
 from course_utils.chapters import hopper_peers as peers
 from course_utils.chapters.timed_ladder import ALL_CASES
+from course_utils.measured.hopper import CUDNN, FLASH, FLASH_FIXED, OURS, TURNS
 from course_utils.operators import flash_attention_hopper
 
 

@@ -3,8 +3,8 @@
 import re
 
 from course_utils import measured
-from course_utils.bench.hopper import OURS, OURS_E4M3
 from course_utils.chapters import hopper_eight_bits as chapter
+from course_utils.measured.hopper import OURS, OURS_E4M3
 
 
 def row(**where):

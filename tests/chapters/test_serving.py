@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from course_utils import costs, measured, show
-from course_utils.bench import serving as bench
 from course_utils.chapters import serving_bytes as reads
 from course_utils.chapters import serving_loop as server
 from course_utils.chapters import serving_runs as runs
 from course_utils.chapters import serving_times as times
+from course_utils.measured.serving import CACHES
 from course_utils.operators import decode_attention
 
 
@@ -201,7 +201,7 @@ def test_the_pictures_of_the_recordings_have_their_figures(drawn, tables):
         return row["us"]
 
     times.show_ladder()
-    assert [len(line.get_xdata()) for line in drawn[-1].axes[0].lines[:5]] == [len(bench.CACHES)] * 5
+    assert [len(line.get_xdata()) for line in drawn[-1].axes[0].lines[:5]] == [len(CACHES)] * 5
     assert times.show_splits(rows) == 16
     times.show_ragged()
     assert times.show_pages() == 1

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from course_utils import costs, measured, patterns, show
-from course_utils.bench import sparse_patterns as bench
 from course_utils.chapters import sparse_masks as masks
 from course_utils.chapters import sparse_runs as runs
 from course_utils.chapters import sparse_times as times
 from course_utils.cuda import read_kernel
 from course_utils.emulator import sanitize
+from course_utils.measured.sparse_patterns import DENSE, HEADS
 from course_utils.plots.sparse_patterns import FULL, NOT_LOADED, PARTLY
 
 
@@ -97,7 +97,7 @@ def test_the_first_picture_has_ours_and_the_fastest_of_the_others(drawn, tables)
     (ax,) = drawn[0].axes
     for row in (row for row in peers(131072) if row["name"] == "sparse_attention"):
         same = [other for other in peers(131072) if other["pattern"] == row["pattern"]]
-        others = [other["median_ms"] for other in same if other["name"] not in ("sparse_attention", *bench.DENSE)]
+        others = [other["median_ms"] for other in same if other["name"] not in ("sparse_attention", *DENSE)]
         assert row["median_ms"] in points(ax)
         best = times.best_other(row["pattern"], 131072)["median_ms"]
         assert best <= min(others) and best in points(ax)
@@ -132,7 +132,7 @@ def test_as_many_squares_are_filled_as_blocks_run(drawn):
     for ax, length in zip(drawn[0].axes, (128, 512, 1024, 4096), strict=True):
         filled = [patch for patch in ax.patches if patch.get_facecolor()[3]]
         assert len(ax.patches) == count
-        assert len(filled) == min(count, bench.HEADS * costs.ceil_div(length, 128))
+        assert len(filled) == min(count, HEADS * costs.ceil_div(length, 128))
 
 
 def test_the_largest_tree_is_where_ours_takes_less_of_the_gpus_time(drawn, capsys):

@@ -3,7 +3,6 @@
 Grading itself is stubbed here: test_classroom.py runs it.
 """
 
-import importlib
 import os
 import re
 import shutil
@@ -134,13 +133,6 @@ def scores(folder):
 
 def pages(folder):
     return {path.parts[-3]: path.read_text() for path in (folder / "feedback").glob(f"*/{CHAPTER}/{NAME}.html")}
-
-
-def test_the_former_module_has_what_took_its_place():
-    """As tests/test_aliases.py asks of the others."""
-    former = importlib.import_module("course_utils.grading.nbgrader_course")
-    for name, value in vars(nbgrader_course).items():
-        assert name.startswith("__") or getattr(former, name) is value
 
 
 def test_what_is_released_is_the_exercise(classroom, solutions):

@@ -9,7 +9,7 @@ import torch
 
 from course_utils.cuda import KernelError, RawModule
 from course_utils.emulator import sanitize
-from course_utils.nvidia.silicon.others import kernel
+from tests.nvidia.silicon.others import kernel
 
 # In a body, `i` is the thread, `me` the block of the cluster, `bar` are two mbarriers. `in` has 256 numbers.
 MEMORY = "    __shared__ __align__(128) int box[64], box2[64];\n"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_utils.cuda import KernelError, LaunchError
-from course_utils.nvidia.silicon.others import BARRIERS, CLUSTERS, kernel
+from tests.nvidia.silicon.others import BARRIERS, CLUSTERS, kernel
 
 
 def run_body(run_kernel, body, *, threads=64, blocks=1, grid=None):

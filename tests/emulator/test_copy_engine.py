@@ -10,8 +10,8 @@ import torch
 
 from course_utils.cuda import KernelError, RawModule, tensor_map
 from course_utils.emulator import configure, sanitize
-from course_utils.nvidia.silicon.mbarrier import MBARRIER
 from tests.helpers.all_of import all_of
+from tests.nvidia.silicon.case import MBARRIER
 
 HEAD = f"""// arch: sm_90a only
 struct alignas(64) TensorMap {{ unsigned long long words[16]; }};

@@ -7,9 +7,9 @@ import torch
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule
 from course_utils.emulator import configure, profile, sanitize
 from course_utils.emulator.tracing import in_step
-from course_utils.nvidia.silicon.mbarrier import MBARRIER
-from course_utils.nvidia.silicon.others import BARRIERS
-from course_utils.nvidia.silicon.products import (
+from tests.nvidia.silicon.case import MBARRIER
+from tests.nvidia.silicon.others import BARRIERS
+from tests.nvidia.silicon.products import (
     BF16,
     E4M3,
     E5M2,

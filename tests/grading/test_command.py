@@ -78,6 +78,16 @@ def test_a_copy_elsewhere(calls, tmp_path):
     assert calls == [(tmp_path, "03_flash_attention_v2/split_kv", options)]
 
 
+@pytest.mark.parametrize("isolation", ["auto", "limits"])
+def test_a_machine_without_bubblewrap_is_warned_of(calls, tmp_path, monkeypatch, capsys, isolation):
+    """Who asks for limits knows."""
+    monkeypatch.setattr(command, "isolation_available", lambda: (False, "there is no program bwrap"))
+    (tmp_path / "split_kv.cu").touch()
+    assert __main__.main(["grade", str(tmp_path), "--isolation", isolation]) == 0
+    warned = "warning: a submission runs with limits only, and can read and write what you can: there is no program"
+    assert (warned in capsys.readouterr().err) == (isolation == "auto")
+
+
 @pytest.mark.parametrize("whole_folder", [True, False])
 def test_a_copy_under_a_browsers_name(calls, tmp_path, whole_folder):
     file = tmp_path / "split_kv (1).cu"

@@ -92,7 +92,7 @@ SLOWEST = (
 @pytest.mark.exhaustive("seconds of CPU, for the submissions that took most of all: no behaviour of its own")
 @pytest.mark.parametrize(("exercise_id", "name"), SLOWEST)
 def test_the_slowest_take_less_than_ten_seconds_of_cpu(exercise_id, name):
-    """All of it, with the child's and the compilers' that it starts: its keeper waits for them. Not the wall's clock,
+    """All of it, with the child's and the compilers' that it starts. Not the wall's clock,
     which goes on while others work."""
     example = next(one for one in examples_of(exercise_id, SUBMISSIONS) if one.name == name)
     submission, took = example.submission(), []

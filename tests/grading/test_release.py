@@ -282,7 +282,7 @@ def test_a_notebook_keeps_to_the_contract(name):
     check = tags.pop("grade")
     assert check.metadata.nbgrader == {**SELF_CHECK, "points": task.points}
     lines = [line for line in check.source.splitlines() if line.strip() and not line.startswith("#")]
-    assert lines == ["from course_utils.grading import check", f'check("{task.id}")']
+    assert lines == ["from course_utils.widgets import check", f'check("{task.id}")']
     assert set(tags) == set(task.cells)
     assert all(cell.metadata.nbgrader == {**ANSWER_CELL, "grade_id": name} for name, cell in tags.items())
     last = whole.cells[-1]

@@ -15,9 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from course_utils.grading.sandbox import landlock
 from course_utils.grading.sandbox import parent as sandbox
-from course_utils.grading.sandbox.child import END, FRAME, Later, descendants, exit_status
+from course_utils.grading.sandbox.child import END, FRAME, Later, descendants
 from course_utils.grading.sandbox.parent import Limits, Message, isolation_available, run_child
 from course_utils.toolchain.cache import cache_folder
 from tests.helpers.processes import processes_with, wait_for
@@ -47,6 +46,7 @@ emulator.__path__ = [{str(REPO / "course_utils" / "emulator")!r}]
 
 
 WALLS = "bubblewrap", "limits"
+IN_NAMESPACES = pytest.mark.parametrize("isolation", ["bubblewrap"], indirect=True)
 OTHER_WALLS = pytest.mark.exhaustive("the same behind the other walls, which `make test` has with a test of the kind")
 
 
@@ -83,6 +83,8 @@ def child(tmp_path, isolation):
         return run_child(job, module=str(file), isolation=isolation, limits=Limits(**{"seconds": 20, **limits}))
 
     yield run
+    if isolation == "limits":  # what was being forked when its group was ended takes a moment
+        wait_for(lambda: not processes_with(str(tmp_path)), seconds=5)
     assert processes_with(str(tmp_path)) == []
 
 
@@ -355,9 +357,10 @@ def test_one_file_cannot_be_larger_than_the_limit(child, handler):
     if handler == "SIG_IGN":
         assert ended.messages == [Message({"got": "OSError"})]
     else:
-        assert (ended.reason, ended.detail) == ("file limit", "it wrote more than 2 MiB to files")
+        assert (ended.reason, ended.detail) == ("file limit", "it wrote more than 2 MiB to a file")
 
 
+@IN_NAMESPACES
 def test_all_files_together_cannot_be_larger_than_the_limit(child, isolation):
     ended = child(
         """
@@ -366,21 +369,17 @@ def test_all_files_together_cannot_be_larger_than_the_limit(child, isolation):
                 with open(os.path.join(os.environ["TMPDIR"], str(i)), "wb") as file:
                     file.write(os.urandom(1 << 20))
         tell(got=attempt(fill))
-        if os.getcwd() != "/tmp": time.sleep(20)
         """,
         file_bytes=4 << 20,
     )
-    if isolation == "bubblewrap":  # the file system is full
-        assert (ended.reason, ended.messages) == ("finished", [Message({"got": "OSError"})])
-    else:
-        assert (ended.reason, ended.detail) == ("file limit", "it wrote more than 4 MiB to files")
+    assert (ended.reason, ended.messages) == ("finished", [Message({"got": "OSError"})])  # the file system is full
 
 
 # ---- what it leaves
 
 
-@in_turn("environment", [("os.environ",), ("{}",)])
-def test_processes_that_get_away_are_ended(child, tmp_path, environment):
+@IN_NAMESPACES
+def test_processes_that_get_away_are_ended(child, tmp_path, isolation):
     ended = child(
         f"""
         if os.fork() == 0:
@@ -389,7 +388,7 @@ def test_processes_that_get_away_are_ended(child, tmp_path, environment):
                 for file in (1, 2, RESULTS): os.close(file)
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 words = ["python", "-c", "import time; time.sleep(100)", {str(tmp_path)!r}]
-                os.execve(sys.executable, words, {environment})
+                os.execv(sys.executable, words)
             os._exit(0)
         os.wait()
         tell(first=1)
@@ -398,12 +397,10 @@ def test_processes_that_get_away_are_ended(child, tmp_path, environment):
     assert (ended.reason, ended.messages) == ("finished", [Message({"first": 1})])
 
 
-def test_a_child_that_kills_its_keeper(child):
-    """In bubblewrap the keeper is out of reach."""
-    ended = child(
-        "os.setsid()\nos.fork()\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(1, 9)\ntime.sleep(100)", seconds=1
-    )
-    assert ended.reason in ("died", "time limit")
+@pytest.mark.parametrize("isolation", ["limits"], indirect=True)
+def test_without_namespaces_the_process_group_is_ended_and_what_left_it_with_a_parent(child, isolation):
+    ended = child("os.fork()\nos.fork() or os.setsid()\ntime.sleep(100)", seconds=1)
+    assert ended.reason == "time limit"
 
 
 def test_an_interrupt_ends_the_child(child, monkeypatch):
@@ -443,8 +440,10 @@ def test_a_namespace_ends_though_bubblewrap_has_not_said_which_its_first_process
 
 
 def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
+    """In a namespace, with all that it has started."""
     file, ready = tmp_path / "student.py", tmp_path / "ready"
-    file.write_text(f"{HEAD}os.fork()\nprint('ready', flush=True)\ntime.sleep(100)")
+    fork = "os.fork()" if isolation == "bubblewrap" else ""
+    file.write_text(f"{HEAD}{fork}\nprint('ready', flush=True)\ntime.sleep(100)")
     grader = (
         f"{WITHOUT_TORCH}from course_utils.grading.sandbox import parent as sandbox\n"
         "sandbox._shared_builds = lambda: []\n"
@@ -456,7 +455,7 @@ def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
     environment = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to remove the child's folder
     process = subprocess.Popen([sys.executable, "-c", grader], cwd=REPO, env=environment)
     assert wait_for(ready.exists)
-    assert len(processes_with(str(file))) > 1
+    assert len(processes_with(str(file))) > 1  # the grader is one
     process.kill()
     process.wait()
     assert wait_for(lambda: not processes_with(str(file)))
@@ -515,24 +514,18 @@ def test_what_all_kernels_share_is_handed_over_but_not_the_cache(child):
     assert not any(file.with_name(file.name + "2").exists() for file in builds)
 
 
-@pytest.fixture
-def walled_child(child, isolation):
-    """A child behind a wall: namespaces, or Landlock with all that it can do."""
-    if isolation == "limits" and landlock.version() < 6:
-        pytest.skip(f"the kernel has version {landlock.version()} of Landlock; 6 does all that is tested here")
-    return child
-
-
-def test_the_hosts_files_cannot_be_read(walled_child, tmp_path):
+@IN_NAMESPACES
+def test_the_hosts_files_cannot_be_read(child, isolation, tmp_path):
     (tmp_path / "marker").write_text("secret")
     hidden = [tmp_path / "marker", REPO / "README.md", REPO / "pyproject.toml", REPO / "solutions", REPO / "tests"]
     hidden += map(Path, ("/etc/passwd", "/etc/shadow", "/var/log", "/proc/1/root/home", f"/proc/{os.getpid()}/environ"))
     code = f"tell(**{{name: attempt(lambda: os.open(name, os.O_RDONLY)) for name in {list(map(str, hidden))!r}}})"
-    told = walled_child(code).messages[0].header
+    told = child(code).messages[0].header
     assert set(told.values()) <= {"FileNotFoundError", "PermissionError"}, told
 
 
-def test_the_hosts_files_cannot_be_written(walled_child):
+@IN_NAMESPACES
+def test_the_hosts_files_cannot_be_written(child, isolation):
     """Places of ours; the machine's own are asked for in test_sandbox_walls.py, where nothing is written."""
     places = [REPO, REPO / "course_utils", REPO / "kernels", sys.prefix, Path.home(), "/var/tmp", "/dev/shm"]
     code = f"""
@@ -543,7 +536,7 @@ def test_the_hosts_files_cannot_be_written(walled_child):
         tell(**{{place: attempt(lambda: write(place)) for place in {list(map(str, places))!r}}})
         tell(change=attempt(change), remove=attempt(lambda: os.remove({str(REPO / "course_utils" / "checks.py")!r})))
     """
-    ended = walled_child(code)
+    ended = child(code)
     assert len(ended.messages) == 2
     # Of a clone in /tmp the child sees what it needs, in a /tmp of its own, where it may write.
     own = {str(place) for place in places if Path(place).is_relative_to(sandbox.INSIDE)}
@@ -553,7 +546,8 @@ def test_the_hosts_files_cannot_be_written(walled_child):
     assert not any((Path(place) / "planted").exists() for place in places)
 
 
-def test_there_is_no_network_and_nobody_else(walled_child, isolation):
+@IN_NAMESPACES
+def test_there_is_no_network_and_nobody_else(child, isolation):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code = f"""
@@ -568,15 +562,14 @@ def test_there_is_no_network_and_nobody_else(walled_child, isolation):
             tell(processes=[int(name) for name in os.listdir("/proc") if name.isdigit()], me=os.getpid())
         """
         told = {}
-        for message in walled_child(code).messages:
+        for message in child(code).messages:
             told |= message.header
     assert told["connect"] in ("ConnectionRefusedError", "PermissionError")
     assert told["kill"] in ("ProcessLookupError", "PermissionError")
     assert told["memory"] in ("FileNotFoundError", "PermissionError")
     assert told["mount"] == -1
-    if isolation == "bubblewrap":
-        assert (told["interfaces"], told["namespace"]) == (["lo"], -1)
-        assert len(told["processes"]) <= 2
+    assert (told["interfaces"], told["namespace"]) == (["lo"], -1)
+    assert len(told["processes"]) <= 2
 
 
 # ---- asking for it
@@ -621,11 +614,6 @@ def test_why_bubblewrap_does_not_run(monkeypatch, tmp_path, said, words):
         assert words in isolation_available()[1]
     finally:
         isolation_available.cache_clear()
-
-
-def test_a_status_is_as_in_a_shell():
-    assert exit_status(3 << 8) == 3
-    assert exit_status(signal.SIGSEGV) == 139
 
 
 def test_python_may_be_called_by_a_way_round(tmp_path):

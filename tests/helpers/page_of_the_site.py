@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from course_utils.site import widgets
-from course_utils.site.browsing import served
 from course_utils.site.build import HERE
+from tests.helpers.browsing import served
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from course_utils.launches.arguments import ints
 from course_utils.launches.hopper import LADDER
 from course_utils.launches.launch import Launch
 from course_utils.operators import serving
-from course_utils.operators.hopper import ROWS
+from course_utils.operators.hopper import KEYS, ROWS
 from tests.helpers.left_out import Subject
 
 HALF = torch.float16
@@ -114,7 +114,7 @@ def copy_engine() -> Subject:
     args = *_attention(queries, keys, d), *ints(queries, keys, 1), np.float32(d**-0.5), np.int32(0)
     grid, block, shared = (1, 1, 1), (step.threads(d),), step.shared(d, step.rows(d))
     launch = Launch(step.file, step.kernel, grid, block, args, step.options(d, HALF), shared)
-    return Subject(launch, ("O", "LSE"), maps={"Q": ROWS, "K": step.keys, "V": step.keys, "O": ROWS})
+    return Subject(launch, ("O", "LSE"), maps={"Q": ROWS, "K": KEYS, "V": KEYS, "O": ROWS})
 
 
 SUBJECTS = {

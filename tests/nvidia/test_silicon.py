@@ -3,9 +3,9 @@
 import pytest
 
 from course_utils import measured
-from course_utils.nvidia import silicon
-from course_utils.nvidia.silicon import maps
-from course_utils.nvidia.silicon.compare import EXPLAINED
+from course_utils.nvidia.hopper_section import EXPLAINED
+from tests.nvidia import silicon
+from tests.nvidia.silicon import maps
 
 # One of every n cases of a group, so that each kind of kernel is in the proof; `exhaustive` runs all.
 EVERY = {"products": 30, "layouts": 23, "sums": 6, "copies": 12, "others": 3, "clusters": 5}

@@ -4,6 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from course_utils import patterns
+from course_utils.patterns import drawing
+from course_utils.plots import look
 
 
 def test_a_drawing_shows_the_mask_its_tiles_and_its_density():
@@ -15,3 +17,7 @@ def test_a_drawing_shows_the_mask_its_tiles_and_its_density():
     assert f"{pattern.density(200):.1%}" in ax.get_title(loc="left")
     assert [len(lines.get_segments()) for lines in ax.collections] == [3, 3]
     plt.close(figure)
+
+
+def test_its_colours_are_those_of_all_pictures():
+    assert (drawing.BLUE, drawing.GREY) == (look.BLUE, look.GREY)

@@ -43,7 +43,7 @@ def jupyter(monkeypatch):
 def test_finishing_keeps_the_chapter_and_prints_its_card(capsys, graded):
     progress.record_answer(f"{SLUG}/first", True, 1, 0)
     progress.record_exercise(graded(4))
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     out = capsys.readouterr().out
     for words in (
         "Chapter 02 · FlashAttention, minimal",
@@ -59,25 +59,25 @@ def test_finishing_keeps_the_chapter_and_prints_its_card(capsys, graded):
 
 def test_a_chapter_that_does_not_exist_is_named():
     with pytest.raises(LookupError, match="slug: got '02', takes one of 00_start_here"):
-        progress.finish("02")
+        card.finish_chapter("02")
     assert not progress.progress_file().exists()
 
 
 def test_an_achievement_is_new_once(jupyter, graded, monkeypatch):
     days = (f"2026-01-{day:02}T00:00:00+00:00" for day in range(1, 20))
     monkeypatch.setattr(store, "_now", lambda: next(days))
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     progress.record_exercise(graded(10, exercise=f"{SLUG}/mend_the_race"))
     jupyter[-1]._handle_custom_msg({"asked": "refresh"}, [])
     assert "New: First chapter, First kernel, Race hunter." in jupyter[-1].status
-    progress.finish(SLUG)  # they were reached since the chapter was last run
+    card.finish_chapter(SLUG)  # they were reached since the chapter was last run
     assert "New: First kernel, Race hunter." in jupyter[-1].status
-    progress.finish("03_flash_attention_v2")
+    card.finish_chapter("03_flash_attention_v2")
     assert "New" not in jupyter[-1].status and "New achievements" not in jupyter[-1].page
 
 
 def test_the_widget_reads_again_what_others_kept(jupyter):
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     panel = jupyter[-1]
     assert "0 of 2 questions right" in panel.status
     code = f"from course_utils import progress; progress.record_answer('{SLUG}/first', True, 1, 0)"
@@ -91,7 +91,7 @@ def test_the_widget_reads_again_what_others_kept(jupyter):
 
 
 def test_the_widget_exports_everything(jupyter, monkeypatch):
-    progress.show()
+    card.show_progress()
     sent = []
     monkeypatch.setattr(jupyter[-1], "send", sent.append)
     progress.record_answer(f"{SLUG}/first", True, 1, 0)
@@ -103,8 +103,8 @@ def test_the_widget_exports_everything(jupyter, monkeypatch):
 
 @pytest.mark.usefixtures("after_the_split")
 def test_the_card_of_the_course_shows_every_chapter_and_achievement(jupyter, graded):
-    progress.finish(SLUG)
-    progress.show()
+    card.finish_chapter(SLUG)
+    card.show_progress()
     page = jupyter[-1].page
     chapters = len(CHAPTERS)
     assert jupyter[-1].status == (
@@ -116,28 +116,28 @@ def test_the_card_of_the_course_shows_every_chapter_and_achievement(jupyter, gra
 
 
 def test_guesses_are_counted_in_one_line(jupyter, capsys, monkeypatch):
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     assert "Guesses" not in jupyter[-1].status
     for question, guess in (("How many?", 80), ("How much?", 30), ("Which?", "K")):
         progress.record_guess(question, guess, 37)
     progress.record_guess("How many?", 37, 37)  # now it is no guess any more
     said = "Guesses: 3, within a factor of two: 1."
-    for show in (lambda: progress.finish(SLUG), progress.show):
+    for show in (lambda: card.finish_chapter(SLUG), card.show_progress):
         show()
         assert jupyter[-1].status.endswith(said) and said in jupyter[-1]._card.text
     monkeypatch.setattr(card, "get_ipython", lambda: None)
-    progress.show()
+    card.show_progress()
     assert said in capsys.readouterr().out
 
 
 def test_titles_are_escaped(jupyter, monkeypatch):
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     assert "Title of 02_flash_attention_minimal/first &lt;&amp;&gt;" in jupyter[-1].page
     spoilt = tuple(replace(one, title="<script>") for one in CHAPTERS)
     monkeypatch.setattr(course, "CHAPTERS", spoilt)
     monkeypatch.setattr(state, "CHAPTERS", spoilt)
-    progress.finish(SLUG)
-    progress.show()
+    card.finish_chapter(SLUG)
+    card.show_progress()
     for panel in jupyter[-2:]:
         html = panel._card.html
         assert "&lt;script&gt;" in html and "<script" not in html
@@ -145,7 +145,7 @@ def test_titles_are_escaped(jupyter, monkeypatch):
 
 def test_every_bar_says_its_value_in_words_too(jupyter):
     progress.record_answer(f"{SLUG}/first", True, 1, 0)
-    progress.show()
+    card.show_progress()
     for most, value, after in re.findall(
         r'<progress max="(\d+)" value="(\d+)" aria-label="[^"]+">(.{60})', jupyter[-1].page
     ):
@@ -154,8 +154,8 @@ def test_every_bar_says_its_value_in_words_too(jupyter):
 
 def test_links_lead_to_notebooks_and_headings_that_exist(jupyter):
     for one in ("00_start_here", SLUG, "05_deepseek_sparse"):
-        progress.finish(one)
-    progress.show()
+        card.finish_chapter(one)
+    card.show_progress()
     found = {link for panel in jupyter for link in re.findall(r'href="([^"]+)"', panel.page)}
     assert f"../exercises/{SLUG}/mini_flash.ipynb" in found
     sections = [link.split("#") for link in found if "#" in link]
@@ -180,36 +180,36 @@ def test_a_notebook_that_is_being_saved_takes_no_card_away(jupyter, monkeypatch,
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / f"{SLUG}.ipynb").write_text('{"cells": [', encoding="utf-8")
     monkeypatch.chdir(tmp_path / "notebooks")
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     assert f'href="{SLUG}.ipynb"' in jupyter[-1].page
 
 
 def test_without_anywidget_the_card_is_a_page(jupyter, monkeypatch, data_home, capsys):
     monkeypatch.setattr(card, "anywidget", None)
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     (bundle,) = jupyter
     assert "<table" in bundle["text/html"] and bundle["text/plain"].startswith("Chapter 02")
     progress.progress_file().write_text("certainly not SQLite" * 100, encoding="utf-8")
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     assert "not a database" in jupyter[-1]["text/plain"]
     assert capsys.readouterr().out.startswith("Not kept: ")
 
 
 def test_a_store_that_fails_is_said_and_ends_no_chapter(jupyter, data_home):
-    progress.finish(SLUG)
+    card.finish_chapter(SLUG)
     with sqlite3.connect(progress.progress_file()) as connection:
         connection.execute("PRAGMA user_version = 99")
     for message in ({"asked": "refresh"}, {"asked": "export"}):
         jupyter[0]._handle_custom_msg(message, [])
         assert "newer edition" in jupyter[0].status and "<table" in jupyter[0].page
-    progress.finish(SLUG)
-    progress.show()
+    card.finish_chapter(SLUG)
+    card.show_progress()
     assert "Not kept: " in jupyter[1].status and "Nothing to show: " in jupyter[2].status
 
 
 @pytest.mark.parametrize("message", [None, [], "refresh", {}, {"asked": "delete"}, {"asked": ["refresh"]}])
 def test_a_message_of_another_form_is_left_alone(jupyter, message):
-    progress.show()
+    card.show_progress()
     before = jupyter[-1].get_state()
     jupyter[-1]._handle_custom_msg(message, [])
     assert jupyter[-1].get_state() == before

@@ -42,7 +42,6 @@ def test_names_of_a_cell(source, needed, bound):
     assert names.binds == set(bound.split())
 
 
-def test_a_name_bound_on_one_way_only_is_needed_and_said_to_be_unsure():
+def test_a_name_bound_on_one_way_only_is_taken_for_bound():
     names = names_of("if flag:\n    x = 1\nelse:\n    y = 2\nprint(x)")
-    assert names.needs == {"flag", "x"} and names.unsure == {"x"} and names.binds == {"x", "y"}
-    assert names_of("if flag:\n    x = 1\nelse:\n    x = 2\nprint(x)").needs == {"flag"}
+    assert names.needs == {"flag"} and names.binds == {"x", "y"}

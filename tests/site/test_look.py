@@ -2,8 +2,8 @@
 
 import pytest
 
-from course_utils.site import look
-from course_utils.site.browsing import served
+from tests.helpers import look
+from tests.helpers.browsing import served
 
 pytestmark = pytest.mark.browser
 

@@ -36,7 +36,7 @@ def links(markdown: str) -> list[str]:
 def chapter_notebook():
     cells = [
         nbformat.v4.new_markdown_cell("# A chapter", id="0"),
-        nbformat.v4.new_code_cell("progress.finish()", id="1"),
+        nbformat.v4.new_code_cell("widgets.finish_chapter()", id="1"),
     ]
     return nbformat.v4.new_notebook(cells=cells)
 
@@ -123,7 +123,7 @@ def test_the_notebook_has_its_bars(slug):
     assert (last.id, last.source) == (navigation.BOTTOM, navigation.bottom(slug)), run
     assert not [cell.id for cell in middle if navigation.is_navigation(cell)], run
     code = [cell.source for cell in middle if cell.cell_type == "code"]
-    assert middle[-1].source == code[-1] and "progress.finish(" in code[-1], "the chapter ends with progress.finish"
+    assert middle[-1].source == code[-1] and "widgets.finish_chapter(" in code[-1], "finish_chapter is last"
 
 
 def test_the_tool_puts_the_bars_at_both_ends(tool, tmp_path):

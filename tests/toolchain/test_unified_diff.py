@@ -76,10 +76,7 @@ def test_a_line_ends_only_at_a_line_feed_and_an_empty_one_may_have_lost_its_spac
         ("@@ -4,2 +4 @@\n line 4 \n-line 5\n", r"hunk 1 expects line 4 of \S+ to be 'line 4 \\n', found 'line 4\\n'"),
         ("@@ -1 +1 @@\n-line 1\n+1\n@@ -8 +8 @@\n-line 7\n+7\n", r"hunk 2 expects line 8 of \S+ to be 'line 7\\n'"),
         ("@@ -10,2 +10 @@\n line 10\n-line 11\n", r"hunk 1 expects line 11 .*, found the end of the file"),
-        (
-            "@@ -30 +30 @@\n-line 30\n+x\n",
-            r"hunk 1: it says that 29 lines come before it, and 29 in the result; .* 29 and 10",
-        ),
+        ("@@ -30 +30 @@\n-line 30\n+x\n", "hunk 1: line 30 of \\S+ is not behind"),
     ],
     ids=["another line", "a line further up", "a space too many", "the second hunk", "behind the end", "far behind it"],
 )
@@ -91,18 +88,13 @@ def test_a_hunk_that_meets_another_text_is_an_error_that_quotes_both(hunks, word
 @pytest.mark.parametrize(
     "hunks, words",
     [
-        ("@@ -5 +6 @@\n-line 5\n+five\n", "hunk 1: .* and 5 in the result; .* are 4 and 4"),
-        ("@@ -5 +5 @@\n-line 5\n+a\n@@ -5 +5 @@\n-line 5\n+b\n", "hunk 2: it says that 4 lines .* are 5 and 5"),
-        ("@@ -5,2 +5 @@\n-line 5\n", "hunk 1 does not have as many lines as it says"),
-        ("@@ -5 +5 @@\n-line 5\n-line 6\n", "hunk 1 does not have as many lines as it says"),
-        ("@@ -5 +5 @@\n-line 5\n+five\n line 6\n", r"line 8: expected a hunk .*found ' line 6\\n'"),
-        ("@@ -5 @@\n-line 5\n", "line 5: expected a hunk"),
-        ("@@ -5,2 +5,2 @@\nline 5\n", "hunk 1 does not have"),
+        ("@@ -5 +5 @@\n-line 5\n+a\n@@ -5 +5 @@\n-line 5\n+b\n", r"hunk 2: line 5 of \S+ is not behind the hunk ahead"),
+        ("@@ -5 @@\n-line 5\n", r"expected a hunk .*, found '@@ -5 @@\\n'"),
         ("", "no hunk"),
     ],
-    ids=["result", "overlap", "too few", "too many", "uncounted", "header", "no sign", "none"],
+    ids=["overlap", "header", "none"],
 )
-def test_a_malformed_diff_is_an_error_that_says_where(hunks, words):
+def test_a_malformed_diff_is_an_error(hunks, words):
     with pytest.raises(ValueError, match=rf"^x\.diff.*{words}"):
         apply(hunks)
 

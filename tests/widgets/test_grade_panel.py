@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import course_utils.grading
 from course_utils import progress
 from course_utils.cuda import RawModule
 from course_utils.emulator import record
@@ -64,7 +63,7 @@ def jupyter(monkeypatch):
 
 def test_outside_jupyter_the_grade_is_printed(folder, grades, capsys):
     grades.append(graded(4))
-    course_utils.grading.check(ID, folder)
+    grade_panel.check(ID, folder)
     out = capsys.readouterr().out
     assert out.startswith(str(graded(4))) and "Checked online_softmax.cu (saved at " in out
     assert [standing.last for standing in progress.overview().exercises] == [graded(4)]
@@ -185,13 +184,3 @@ def test_files_that_are_missing_and_a_store_that_fails_are_said(folder, grades, 
 def test_an_unknown_exercise_is_named():
     with pytest.raises(LookupError, match="there is no exercise '99_nothing/at_all'"):
         grade_panel.check("99_nothing/at_all")
-
-
-def test_importing_the_package_brings_no_grader():
-    import subprocess
-    import sys
-
-    code = "import sys, course_utils.grading; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    with pytest.raises(AttributeError, match="no attribute 'other'"):
-        course_utils.grading.other  # noqa: B018

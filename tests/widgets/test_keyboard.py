@@ -3,13 +3,13 @@ canvases and around them can be read in both themes."""
 
 import pytest
 
-from course_utils.site.look import CONTRAST, LOOK
 from course_utils.widgets.player import player
 from tests.helpers import recorded
 from tests.helpers.by_keyboard import answers, assert_all_controls_answer, every_stop
 from tests.helpers.canvas_texts import pale_canvas_texts, watched_canvases
 from tests.helpers.chapter_widgets import WIDGETS
 from tests.helpers.example_widgets import EXAMPLES
+from tests.helpers.look import CONTRAST, LOOK
 
 pytestmark = pytest.mark.browser
 

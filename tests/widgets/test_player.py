@@ -13,12 +13,12 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import record, sanitize
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
-from course_utils.site.look import CONTRAST
 from course_utils.widgets import play, recorded, scene
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.canvas_texts import pale_canvas_texts, watched_canvases
 from tests.helpers.large_values import computed
+from tests.helpers.look import CONTRAST
 from tests.helpers.recorded import ADDED, NOT_WRITTEN, OPS, WITH_NUMBER, busy, fetched, swap, twice, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 

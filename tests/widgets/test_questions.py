@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 
 from course_utils import course, progress
-from course_utils.questions import ask
 from course_utils.questions.catalog import question_ids
 from course_utils.questions.judging import judge, right_answer
 from course_utils.questions.pages import to_html, to_text
 from course_utils.questions.sheet import draw, remarks
 from course_utils.widgets import questions as widget
-from course_utils.widgets.questions import Panel
+from course_utils.widgets.questions import Panel, ask
 
 SEED = 3
 WRONG = {"number": "1", "aggregate": ["1", "2", "4"], "grid": [["1", "2"], ["3", "4"]], "votes": [1]}

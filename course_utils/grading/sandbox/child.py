@@ -27,8 +27,7 @@ FRAME = struct.Struct("<IQ")
 END = b"end of the child's results"  # what the blob of the last frame holds
 ASKS = {"kind": "more"}  # the header by which a child asks for more
 MORE = b"+"  # the word that there is some
-MARKER = "COURSE_GRADING_JOB"
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 
 
 def read_job(file: int) -> bytes:
@@ -107,71 +106,17 @@ def _parent(process: int) -> int:
 
 
 def give_up_new_privileges() -> None:
-    """No program that this process starts gets rights that it has not. Landlock asks for that."""
+    """No program that this process starts gets rights that it has not. seccomp and Landlock ask for that."""
     from ctypes import CDLL
 
     CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def run_process_keeper() -> None:
-    """Goes on in a child process; what called this stays behind as its keeper, and ends with its exit status.
-
-    Processes that lose their parent come to the keeper, which ends them with the child. It ends them, too, when the
-    grader is gone. This is for machines without namespaces.
-    """
+def end_with_the_grader() -> None:
+    """The kernel ends this process when its parent ends."""
     from ctypes import CDLL
 
-    give_up_new_privileges()
-    libc = CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    keeper = os.getpid()
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
-            os._exit(1)
-        return
-    status = 128 + signal.SIGTERM
-    try:
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for file in (1, 2):
-            os.dup2(nothing, file)  # the parent sees the child's end by the end of its pipes
-        os.closerange(3, 1024)
-        status = exit_status(_wait_for(child))
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while remaining := descendants(keeper):
-            for process in remaining:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(process, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, 0)[0]:
-                    pass
-        os._exit(status)
-
-
-def drop_capabilities() -> None:
-    """What makes root more than a user, gone for this process and all that it starts (no_new_privs is set)."""
-    from ctypes import CDLL
-
-    CDLL(None).capset(struct.pack("=Ii", 0x20080522, 0), bytes(24))  # linux/capability.h: version 3, this process
-
-
-def _wait_for(child: int) -> int:
-    """The wait status of this child; those of orphans are taken as they come."""
-    while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == child:
-            return status
-
-
-def exit_status(wait_status: int) -> int:
-    """As in a shell: 128 + n after signal n."""
-    code = os.waitstatus_to_exitcode(wait_status)
-    return code if code >= 0 else 128 - code
+    CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Later(ModuleType):
@@ -216,16 +161,10 @@ def main() -> None:
     job, results = sys.argv[2:]
     for file in (job, results, *settings.more):
         os.set_inheritable(int(file), False)
-    if settings.keeper:
-        if os.getppid() != settings.parent:  # the grader went before we could ask to be told
-            os._exit(1)
-        run_process_keeper()
+    if not settings.walled:
+        end_with_the_grader()
+        give_up_new_privileges()
     sys.path += [path for path in settings.paths if path not in sys.path]
-    if settings.keeper and not settings.gpu:
-        from course_utils.grading.sandbox import landlock
-
-        landlock.restrict(settings.readable, settings.writable)
-        drop_capabilities()
     if not settings.gpu:  # its driver needs sockets
         from course_utils.grading.sandbox import seccomp
 

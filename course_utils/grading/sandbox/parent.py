@@ -1,15 +1,14 @@
-"""Runs one module in a child process that can harm nobody: limits, and namespaces where the machine has bubblewrap.
+"""Runs one module in a child process: with bubblewrap one that can harm nobody, without it one with limits.
 
     child.py         what the child does first; the frames of its results
-    landlock.py      fewer files without bubblewrap
+    landlock.py      fewer files, for a process that runs already
     seccomp.py       fewer system calls: no sockets, nothing that processes share but files
     unprivileged.py  another user than root
 
 With "bubblewrap" the child sees a file system of its own: the system's programs, Python, this package and the kernels,
-all read-only; one temporary folder of limited size; no network; no other processes. With "limits" it is its user's
-process: time, memory, processes, output and the size of files are limited. Landlock, where the kernel has it and no GPU
-is used, bars it from other files, from TCP and from other processes. In both, seccomp bars it from sockets and from
-what processes share, and a grader that is root gives it namespaces of its own for these.
+all read-only; one temporary folder of limited size; no network; no other processes. With "limits" it is a process of
+its user, which may read and write what that user may; time, memory, processes, output and the size of a file are
+limited. In both, seccomp bars it from sockets and from what processes share, and it is never root.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ import sys
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from course_utils.grading.sandbox import landlock
-from course_utils.grading.sandbox.child import ASKS, END, FRAME, MARKER, MORE, descendants, give_up_new_privileges
+from course_utils.grading.sandbox.child import ASKS, END, FRAME, MORE, descendants, give_up_new_privileges
 from course_utils.grading.sandbox.unprivileged import child_user, command_as
 from course_utils.toolchain.cache import cache_folder
 
@@ -63,8 +61,8 @@ INSTALL = "install it (`apt install bubblewrap`, `dnf install bubblewrap`; versi
 
 @dataclass(frozen=True)
 class Limits:
-    """seconds: wall-clock time. memory: bytes, all processes together. file_bytes: one file, and all that is written.
-    output_bytes: stdout and stderr together.
+    """seconds: wall-clock time. memory: bytes, all processes together. file_bytes: one file, in bubblewrap all files
+    together, too. output_bytes: stdout and stderr together.
     """
 
     seconds: float = 180.0
@@ -112,7 +110,8 @@ def run_child(
 
     These are file numbers for `read_job` and `send`. isolation: "bubblewrap", "limits", or "auto": the first where it
     runs. more: gives the bytes for a child that asks for more (two more file numbers in its sys.argv, for `ask`), from
-    what it has sent so far; it is watched meanwhile. When this returns, or raises, no process of the child is left.
+    what it has sent so far; it is watched meanwhile. When this returns, or raises, no process of the child is left;
+    with "limits" one that has left its process group, and lost its parent, may be.
     Raises ValueError for an unknown isolation, RuntimeError where bubblewrap is wanted and does not run.
     """
     limits = limits or Limits()
@@ -123,32 +122,27 @@ def run_child(
         if isolation == "bubblewrap" and not runs:
             raise RuntimeError(f"bubblewrap does not run here: {why_not}")
         isolation = "bubblewrap" if runs else "limits"
-    keeper = isolation == "limits"
+    walled = isolation == "bubblewrap"
     settings = {
         "module": module,
         "limits": asdict(limits),
         "gpu": gpu,
-        "keeper": keeper,
+        "walled": walled,
         "later": LATER,
-        "parent": os.getpid(),
         "paths": [str(PACKAGE.parent), *_user_site()],
     }
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(_private_folder()) if keeper else Path(INSIDE)
-        if keeper:
-            settings["readable"] = [*_readable(), *([module] if module.endswith(".py") else [])]
-            settings["writable"] = [str(folder), *DEVICES]
+        folder = Path(INSIDE) if walled else stack.enter_context(_private_folder())
         needed = [*map(str, _read_only_folders()), *([module] if module.endswith(".py") else [])]
         handed_over = []
         for file in _shared_builds():
             there = folder / "cache" / file.relative_to(cache_folder().parent)
-            if keeper:
-                there.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, there)  # a link would let the child write to the original
-            else:
+            if walled:
                 handed_over += ["--ro-bind", str(file), str(there)]
                 needed.append(str(file))
-        handed_bytes = _folder_bytes(folder) if keeper else 0
+            else:
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, there)  # a link would let the child write to the original
         job_file = stack.enter_context(_file_with(job))
         content = os.memfd_create("more")
         hearing, word = os.pipe()
@@ -161,12 +155,11 @@ def run_child(
             stack.callback(os.close, file)
         with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0), os.fdopen(hearing, "rb"):
             command = [PYTHON, "-I", "-B", str(CHILD), json.dumps(settings), str(job_file), str(writing)]
-            if not keeper:
+            if walled:
                 files = [*handed_over, *(["--ro-bind", module, module] if module.endswith(".py") else [])]
                 bubblewrap = _bubblewrap(limits.file_bytes, gpu, tuple(files))
                 command = [*bubblewrap, "--info-fd", str(telling), "--", *command]
-            command = _not_as_root(command, needed, folder if keeper else None)
-            environment = _environment(folder, gpu)
+            command = _not_as_root(command, needed, None if walled else folder)
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -174,13 +167,10 @@ def run_child(
                 stderr=subprocess.PIPE,
                 pass_fds=(job_file, writing, telling, *settings["more"]),
                 start_new_session=True,
-                cwd=folder if keeper else "/",
-                env=environment,
+                cwd="/" if walled else folder,
+                env=_environment(folder, gpu),
             )
-        if keeper:
-            end = functools.partial(_end_with_keeper, process, environment[MARKER])
-        else:
-            end = functools.partial(_end_namespace, process, told)
+        end = functools.partial(_end_namespace, process, told) if walled else functools.partial(_end_group, process)
 
         def give(messages: list[Message]) -> None:
             given = None if more is None else more(messages)
@@ -192,7 +182,7 @@ def run_child(
                 os.write(word, b"-" if given is None else MORE)
 
         try:
-            watch = _Watch(process, reading, limits, folder if keeper else None, handed_bytes, give, end)
+            watch = _Watch(process, reading, limits, give, end)
             watch.run()
         finally:
             end()
@@ -233,7 +223,7 @@ def _not_as_root(command: list[str], needed: Iterable[str], folder: Path | None)
     if folder is not None:
         for place in (folder, *folder.rglob("*")):
             os.chown(place, user, user)
-    return command_as(user, [*needed, command[0]], command, apart=folder is not None)
+    return command_as(user, [*needed, command[0]], command)
 
 
 def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]:
@@ -338,7 +328,6 @@ def _environment(folder: Path, gpu: bool) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
-        MARKER: uuid.uuid4().hex,
     }
 
 
@@ -434,16 +423,12 @@ class _Watch:
         process: subprocess.Popen[bytes],
         results: int,
         limits: Limits,
-        folder: Path | None,
-        handed_bytes: int,
         more: Callable[[list[Message]], None],
         stop: Callable[[], None],
     ) -> None:
-        """folder: where the child writes, if nothing else limits that; handed_bytes: what it found there.
-        more: called where the child asks for more, MOST_ASKS times at most. stop: ends the child.
-        """
+        """more: called where the child asks for more, MOST_ASKS times at most. stop: ends the child."""
         assert process.stdout is not None and process.stderr is not None
-        self._process, self._limits, self._folder, self._handed_bytes = process, limits, folder, handed_bytes
+        self._process, self._limits = process, limits
         self._more, self._stop = more, stop
         self._asked = 0
         self._started = time.monotonic()
@@ -452,7 +437,6 @@ class _Watch:
         self._said = self._open = 0
         self._parser = _Parser()
         self._reason, self._detail = "", ""
-        self._folder_looked_at = self._started
 
     def run(self) -> None:
         """Returns when the child has ended, or must be."""
@@ -528,20 +512,12 @@ class _Watch:
         limits, now = self._limits, time.monotonic()
         if now - self._started > limits.seconds:
             return self._end("time limit", f"it did not end within {limits.seconds:g} s")
-        processes = descendants(self._process.pid)
+        processes = [self._process.pid, *descendants(self._process.pid)]
         if len(processes) > limits.processes:
             return self._end("process limit", f"it started more than {limits.processes} processes")
         if sum(map(_memory, processes)) > limits.memory:
             return self._end("memory limit", f"it took more than {_size(limits.memory)} of memory")
-        if self._folder is not None and now - self._folder_looked_at > 10 * WATCH_SECONDS:
-            if _folder_bytes(self._folder) - self._handed_bytes > limits.file_bytes:
-                return self._end("file limit", self._too_much_written())
-            self._folder_looked_at = time.monotonic()
         return None
-
-    def _too_much_written(self) -> str:
-        """One file that the kernel stops, or several that the watcher sees: either may come first."""
-        return f"it wrote more than {_size(self._limits.file_bytes)} to files"
 
     def _end(self, reason: str, detail: str) -> None:
         self._reason, self._detail = reason, detail
@@ -554,7 +530,7 @@ class _Watch:
         if not reason and self._parser.finished and status == 0:
             reason = "finished"
         elif not reason and status == 128 + signal.SIGXFSZ:
-            reason, detail = "file limit", self._too_much_written()
+            reason, detail = "file limit", f"it wrote more than {_size(self._limits.file_bytes)} to a file"
         elif not reason:
             reason, detail = "died", _how_it_died(status)
         out, err = (bytes(tail).decode(errors="replace") for tail in self._tails.values())
@@ -577,21 +553,6 @@ def _memory(process: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith((b"RssAnon:", b"RssShmem:")))
-
-
-def _folder_bytes(folder: Path) -> int:
-    """What the files below it take on the disk, as far as one can see in a moment."""
-    total, folders, seen = 0, [os.fspath(folder)], 0
-    while folders and seen < 20_000:
-        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                seen += 1
-                with contextlib.suppress(OSError):
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    else:
-                        total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
 
 
 def _size(count: int) -> str:
@@ -633,29 +594,18 @@ def _state(process: int) -> str:
         return "X"
 
 
-def _end_with_keeper(keeper: subprocess.Popen[bytes], marker: str) -> None:
-    """Ends all that the keeper looks after, then the keeper, then what got away from it."""
-    while keeper.poll() is None:
-        for one in descendants(keeper.pid) or [keeper.pid]:
-            _kill(one)
-        time.sleep(0.001)
-    while left := _with_marker(marker):
-        for one in left:
-            _kill(one)
-        time.sleep(0.001)
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends the child with its process group, and what else has come from it as far as its parents live."""
+    others = descendants(process.pid)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for one in others:
+        _kill(one)
+    process.wait()
+    while any(_state(one) not in "ZX" for one in others):
+        time.sleep(0.0005)
 
 
 def _kill(process: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(process, signal.SIGKILL)
-
-
-def _with_marker(marker: str) -> list[int]:
-    """Processes of this job that got away from its tree."""
-    mark, found = f"{MARKER}={marker}".encode(), []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                if mark in file.read().split(b"\0"):
-                    found.append(int(name))
-    return found

@@ -3,8 +3,7 @@
 Namespaces and dropped capabilities are not enough: the files below /proc/sys go by the user outside of all namespaces.
 So the child's user is one that owns nothing. It must still reach Python and this package; where a folder above them is
 closed to others, as /root mostly is, the child's mounts show an empty folder in its place, and in it only what is
-needed. A child that gets no namespaces from bubblewrap gets two here, for the network and for what System V's calls
-share; where the kernel refuses them, seccomp.py is left. Run as a script, this file does so:
+needed. Run as a script, this file does so:
 `python unprivileged.py SETTINGS -- COMMAND ...`.
 """
 
@@ -20,7 +19,7 @@ from pathlib import Path
 
 NOBODY = 65534  # user and group, as Linux calls those that own nothing
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
-_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x20000, 0x8000000, 0x40000000
+_CLONE_NEWNS = 0x20000
 
 
 def child_user() -> int | None:
@@ -38,10 +37,9 @@ def child_user() -> int | None:
     raise RuntimeError("the grader is root and cannot start a process as another user; grade as an ordinary user")
 
 
-def command_as(user: int, reachable: Iterable[str], command: list[str], *, apart: bool = False) -> list[str]:
+def command_as(user: int, reachable: Iterable[str], command: list[str]) -> list[str]:
     """The command line that runs `command` as `user`, to whom these files and folders are open, read-only.
 
-    apart: in a network namespace and an IPC namespace of its own, where the kernel allows that.
     Raises RuntimeError, with what to do, for one whose own rights close it.
     """
     there = [path for path in dict.fromkeys(map(os.path.abspath, reachable)) if os.path.exists(path)]
@@ -52,7 +50,7 @@ def command_as(user: int, reachable: Iterable[str], command: list[str], *, apart
                 f"the grader is root, and submissions run as a user who may not read {path}: "
                 f"`chmod -R go+rX {path}`, or grade as an ordinary user"
             )
-    settings = json.dumps({"user": user, "shown": _shown(there), "apart": apart})
+    settings = json.dumps({"user": user, "shown": _shown(there)})
     return [os.path.abspath(sys.executable), "-I", "-S", "-B", os.path.abspath(__file__), settings, "--", *command]
 
 
@@ -110,10 +108,6 @@ def main() -> None:
     settings, command = json.loads(sys.argv[1]), sys.argv[3:]
     if settings["shown"]:
         _show(settings["shown"])
-    if settings["apart"]:
-        libc = ctypes.CDLL(None)
-        for namespace in (_CLONE_NEWIPC, _CLONE_NEWNET):
-            libc.unshare(namespace)
     os.setgroups([])
     os.setresgid(settings["user"], settings["user"], settings["user"])
     os.setresuid(settings["user"], settings["user"], settings["user"])

@@ -6,7 +6,7 @@
 // shared sizeof(Shared)
 // arch: sm_90a only
 #include <cuda_fp16.h>
-#include "../../../course_utils/nvidia/silicon/mbarrier.cuh"
+#include "../../nvidia/silicon/mbarrier.cuh"
 #include "cluster.cuh"
 #include "product_64.cuh"
 

@@ -6,7 +6,7 @@
 // layout X, Y [rows, n] fp32, n a multiple of 4
 // shared sizeof(Shared), static
 // arch: sm_90a only
-#include "../../../course_utils/nvidia/silicon/mbarrier.cuh"
+#include "../../nvidia/silicon/mbarrier.cuh"
 #include "cluster.cuh"
 
 constexpr int BLOCKS = 4, THREADS = 128;

@@ -1,6 +1,6 @@
 // product_64.cuh - what products of 64 rows by 64 columns by a warpgroup need, of factors in panels of 64 fp16 numbers.
 #pragma once
-#include "../../../course_utils/nvidia/silicon/mbarrier.cuh"
+#include "../../nvidia/silicon/mbarrier.cuh"
 #include "warpgroup.cuh"
 
 __device__ inline unsigned long long factor(const void* tile, int k) {

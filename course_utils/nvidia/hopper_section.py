@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from course_utils.measured import Measurement, Row
-from course_utils.nvidia.silicon.compare import EXPLAINED
 
+# Cases in which the emulator does something else than the GPU did, and why.
+TRY_WAIT = (
+    "A try_wait for a phase that cannot come gives up after a while on a GPU, and would be asked again for ever. "
+    "The emulator says that it is a deadlock."
+)
+EXPLAINED = {("others", "try_wait gives up"): TRY_WAIT}
 GROUPS = {
     "products": "wgmma with small integers: each width, type and sign, A in shared memory or registers, K-major and "
     "MN-major, each swizzle, several steps",
@@ -23,8 +28,7 @@ INTRODUCTION = """\
 Kernels for sm_90a run on the emulator, too. Small ones ran on a GPU, one for each form of each instruction, and on the
 emulator. Compared are all bytes that they leave. Where sums are exact, nothing else could be right; where they are
 rounded, the emulator rounds as the GPU does. Where the GPU stops with an error, so does the emulator.
-`python -m course_utils bench silicon --record` runs them on a Hopper GPU; without `--record` and without a GPU it
-compares the record with the emulator.
+`python -m tests.nvidia.silicon` runs them on a Hopper GPU; without a GPU it compares the record with the emulator.
 """
 SUMS = """\
 wgmma adds the products of one instruction, and D before it, as one sum. NVIDIA does not say how. On the GPU, all bits

@@ -10,8 +10,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.doctor import find_chromium
-
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
@@ -26,20 +24,6 @@ _COMPLETE = """async () => {
 def wait_until_complete(page: Page) -> None:
     """Waits for the formulas and widgets of an open page, and for what still moves on it."""
     page.wait_for_function(_COMPLETE, polling=50)  # by default it is every frame, and asks for each
-
-
-@contextmanager
-def browsed(site: Path) -> Iterator[tuple[Page, str]]:
-    """A page of a browser, and the address at which it finds the files in the folder `site`.
-
-    Needs Playwright and its browser, or Chromium on the PATH.
-    """
-    from playwright.sync_api import sync_playwright  # the test extra has it
-
-    with sync_playwright() as playwright, served(site) as address:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        yield browser.new_page(), address
-        browser.close()
 
 
 @contextmanager

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from course_utils.cuda import tensor_map
-from course_utils.nvidia.silicon.case import HEAD, Arguments, Case, numbers
-from course_utils.nvidia.silicon.mbarrier import MBARRIER
+from tests.nvidia.silicon.case import HEAD, MBARRIER, Arguments, Case, numbers
 
 LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {{{}}}], [%2];"
 STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.bulk_group [%0, {{{}}}], [%1];"

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import multiprocessing
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from course_utils.measured import Row
-from course_utils.nvidia.silicon import maps
-from course_utils.nvidia.silicon.case import Case, module
-from course_utils.nvidia.silicon.cases import cases
 from course_utils.toolchain.errors import CompileError
+from tests.nvidia.silicon import maps
+from tests.nvidia.silicon.case import module, results_of
+from tests.nvidia.silicon.cases import cases
 
 SECONDS = 20  # for one launch
 SECONDS_TO_START = 150  # for a child: importing torch, compiling all modules
 
 
-def measure_silicon() -> list[Row]:
+def measure() -> list[Row]:
     """A row for each kernel, with the hash of its results, the results themselves for rounded sums, or the error; and a
-    row for each tensor map.
-
-    The environment variable SILICON_BYTES names a folder in which all results are left as they are, file by file.
-    """
+    row for each tensor map."""
     left, rows = list(range(len(cases()))), maps.measure()
     while left:
         done = _in_a_child(left)
@@ -71,7 +64,7 @@ def _run(indices: Sequence[int], to: Connection) -> None:
         row: Row = {"group": case.group, "name": case.name}
         fatal = False
         try:
-            row |= kept(case, case.run("cuda"))
+            row |= results_of(case, case.run("cuda"))
         except CompileError as error:
             row["error"] = str(error)[:400]
         except Exception as error:  # CuPy's, torch's: after most of them CUDA is of no use in this process
@@ -84,14 +77,3 @@ def _compile(code: str) -> None:
         module(code).compile("cuda")
     except CompileError:
         pass  # said again at the launch
-
-
-def kept(case: Case, results: bytes) -> Row:
-    """What a record says of results."""
-    folder = os.environ.get("SILICON_BYTES")
-    if folder:
-        name = hashlib.sha256(f"{case.group} {case.name}".encode()).hexdigest()[:16]
-        Path(folder, name).write_bytes(results)
-    if case.sums:
-        return {"bytes": base64.b64encode(results).decode()}
-    return {"sha256": hashlib.sha256(results).hexdigest()}

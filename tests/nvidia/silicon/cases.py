@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from course_utils.nvidia.silicon import copies, others, products
-from course_utils.nvidia.silicon.case import Case
+from tests.nvidia.silicon import copies, others, products
+from tests.nvidia.silicon.case import Case
 
 
 @functools.cache

@@ -5,13 +5,10 @@ Each page is laid out as on a desk and as on a phone, in the light theme and the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.site.browsing import browsed, wait_until_complete
-from course_utils.site.check import page_files
-from course_utils.tables import aligned
+from tests.helpers.browsing import wait_until_complete
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -37,24 +34,6 @@ SETTLED = f"""async () => {{
     await Promise.all([...document.images].map((picture) => picture.decode().catch(() => null)));
     for (const folded of document.querySelectorAll("details:not([open])")) folded.open = true; {_ARRIVED}
 }}"""
-
-
-def main(site: Path, names: Sequence[str]) -> int:
-    """Prints a row for each page of a built site, or for those named; returns 1 if something is wrong with one.
-
-    Needs Playwright and its browser, or Chromium on the PATH.
-    """
-    rows, lines = [("page", *(f"{kind}, {device}" for device in WIDTHS for kind in FAULTS))], []
-    sums = dict.fromkeys(rows[0][1:], 0)
-    with browsed(site) as (page, address):
-        for name in names or [path.relative_to(site).as_posix() for path in page_files(site)]:
-            found = faults(page, f"{address}/{name}")
-            rows.append((name, *(str(len(found[what])) if found[what] else "·" for what in sums)))
-            for what, things in found.items():
-                sums[what] += len(things)
-                lines += [f"{name}: {what}: {one}" for one in things]
-    print(*lines, "", aligned([*rows, ("all", *map(str, sums.values()))]), sep="\n")
-    return 1 if lines else 0
 
 
 def faults(page: Page, address: str) -> dict[str, list[str]]:

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from course_utils.cuda import tensor_map
-from course_utils.nvidia.silicon.case import HEAD, Arguments, Case, numbers
-from course_utils.nvidia.silicon.copies import MAP
-from course_utils.nvidia.silicon.mbarrier import MBARRIER
+from tests.nvidia.silicon.case import HEAD, MBARRIER, Arguments, Case, numbers
+from tests.nvidia.silicon.copies import MAP
 
 OUT = 2048  # numbers of 32 bits
 

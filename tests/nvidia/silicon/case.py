@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,6 +16,8 @@ from torch import Tensor
 from course_utils.cuda import RawModule
 
 HEAD = "// arch: sm_90a only\n"
+# What small kernels call an mbarrier by, for kernels that are a text in Python.
+MBARRIER = Path(__file__).with_name("mbarrier.cuh").read_text(encoding="utf-8").replace("#pragma once\n", "")
 Arguments = tuple[Sequence[object], Sequence[Tensor]]  # of a launch; and those of them that hold its results
 
 
@@ -45,6 +50,13 @@ class Case:
         if device == "cuda":
             torch.cuda.synchronize()
         return b"".join(result.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() for result in results)
+
+
+def results_of(case: Case, results: bytes) -> dict[str, str]:
+    """What a record keeps of the bytes of its results."""
+    if case.sums:
+        return {"bytes": base64.b64encode(results).decode()}
+    return {"sha256": hashlib.sha256(results).hexdigest()}
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import pytest
 
 from course_utils.progress import progress_file
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / "updating.md").read_text(encoding="utf-8"), re.DOTALL)
 CHAPTER = "notebooks/01_attention_basics.ipynb"
 EXERCISE = "exercises/01_attention_basics/coalesced_scores"

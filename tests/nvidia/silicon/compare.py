@@ -10,15 +10,8 @@ import numpy as np
 
 from course_utils.cuda import CompileError, KernelError, LaunchError
 from course_utils.measured import Row
-from course_utils.nvidia.silicon.case import Case
-from course_utils.nvidia.silicon.cases import cases
-from course_utils.nvidia.silicon.record import kept
-
-TRY_WAIT = (
-    "A try_wait for a phase that cannot come gives up after a while on a GPU, and would be asked again for ever. "
-    "The emulator says that it is a deadlock."
-)
-EXPLAINED = {("others", "try_wait gives up"): TRY_WAIT}
+from tests.nvidia.silicon.case import Case, results_of
+from tests.nvidia.silicon.cases import cases
 
 
 def compare(rows: Iterable[Row], chosen: Iterable[Case] | None = None) -> list[Row]:
@@ -36,7 +29,7 @@ def compare(rows: Iterable[Row], chosen: Iterable[Case] | None = None) -> list[R
 
 def _difference(case: Case, row: Row) -> str:
     try:
-        ours = kept(case, case.run("cpu"))
+        ours = results_of(case, case.run("cpu"))
     except KernelError as error:
         return "" if "error" in row else f"emulator: {str(error).splitlines()[0]}"
     except (CompileError, LaunchError) as error:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.nvidia.silicon.case import HEAD, Arguments, Case, integers, numbers
+from tests.nvidia.silicon.case import HEAD, Arguments, Case, integers, numbers
 
 HALF, BF16, E4M3, E5M2 = torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
 PTX = {HALF: "f16", BF16: "bf16", E4M3: "e4m3", E5M2: "e5m2"}
