@@ -64,9 +64,9 @@ MISSING = {
 def source(name: str) -> KernelSource:
     """The last step with its headers in place, without a line. Raises KeyError for a name that MISSING has not."""
     missing, original = MISSING[name], read_kernel(STEP.file)
-    parts = with_headers(original).split(missing.line)
-    before, after = missing.line.join(parts[: missing.which]), missing.line.join(parts[missing.which :])
-    return KernelSource(f"{before};{after}", original.path, original.name)
+    parts = with_headers(original).split(f"{missing.line}\n")
+    before = f"{missing.line}\n".join(parts[: missing.which])
+    return KernelSource(f"{before};\n" + f"{missing.line}\n".join(parts[missing.which :]), original.path, original.name)
 
 
 @functools.cache

@@ -15,9 +15,9 @@
 // limits scale > 0; D 64 or 128; CONSUMERS 2, with D = 64 also 3
 // options: -DD=64 -DBF16=0 -DCONSUMERS=2 | -DD=64 -DBF16=1 -DCONSUMERS=2 | -DD=64 -DBF16=0 -DCONSUMERS=3 | -DD=64 -DBF16=1 -DCONSUMERS=3 | -DD=128 -DBF16=0 -DCONSUMERS=2 | -DD=128 -DBF16=1 -DCONSUMERS=2
 // arch: sm_90a only
-// paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 2: "line" is a line of it. Not as there: tiles
-//        come from last to first; K's place is free as soon as S is there, not in line 15; the
-//        exponentials of line 13 wait for P V, of which line 14 comes first; and turns are of §3.1
+// paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 2, whose lines the comments name. It differs:
+//        tiles come from last to first; K is given back as soon as S is there, not in line 15; P and l
+//        of line 13 are computed after line 14; and the consumers take turns, which are of §3.1
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "consumers.cuh"
@@ -56,69 +56,66 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     for (Gate& gate : shared.gate_Q) fill_with_nothing(gate, round % 2);
 }
 
-// What a consumer carries from tile to tile: m and l of its rows, O, and P of the last tile.
-struct State { Rows rows; Output O = {}; Weights P; };
-
-// The tile whose K is place t of the ring. Of Algorithm 2, for the FIRST tile of an item lines 4 to 6,
-// for the others 9 to 16: O += P V of the tile before runs beside the new maximum.
-template <bool FIRST>
-__device__ inline void meet_tile(Shared& shared, State& state, const Problem& problem, int t, int j,
-                                 int whole, int i_w, int w) {
-    auto& [rows, O, P] = state;
-    Scores S;
-    const int next = place(t).buffer, shift = problem.L_k - problem.L_q;
-    const auto [buffer, parity] = place(t - 1);
-    if (!FIRST) take_turn(w);
-    start_scores(S, shared.Q[w], shared.K[next]);                   // lines 4 and 9
-    if (!FIRST) {
-        wait_until_full(shared.gate_V[buffer], parity);             // line 10
-        start_output(O, P, shared.V[buffer]);                       // line 11
-        pass_turn(w);
-    }
-    if (FIRST) wait_for_product<0>(S);                              // line 4
-    else wait_for_product<1>(S);                                    // line 12
-    give_back(shared.gate_K[next]);                                 // line 5; in line 15 only with V
-    if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
-    raise_maximum(rows, S, problem.factor);                         // m of lines 6 and 13
-    if (!FIRST) {
-        hold(shared.sink[threadIdx.x], rows);
-        wait_for_product<0>(O);                                     // line 14
-        give_back(shared.gate_V[buffer]);                           // line 15
-    }
-    exponentials(S, rows, problem.factor);                          // P and l of lines 6 and 13
-    if (!FIRST) rescale(O, rows);                                   // line 14
-    pack_weights(P, S);                                             // line 16
-}
-
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
                                const Problem& problem) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
+    const int shift = problem.L_k - problem.L_q;
     if (w == CONSUMERS - 1) pass_turn(w);   // the first turn is consumer 0's
     for (int t = 0, round = 0; ; t++, round++) {
-        wait_until_full(shared.gate_Q[w], round % 2);               // line 3
+        wait_until_full(shared.gate_Q[w], round % 2);                   // line 3
         const Work work = shared.work[round % 2];
         __syncwarp();   // all lanes have read it, before one of them gives Q back for its warp
         if (work.T_c == 0) break;
         const int i_w = work.i0 + w * ROWS, whole = whole_tiles(problem, i_w);
-        State state;                                                // line 2
         int j = work.T_c - 1;
+        Rows rows;                                                      // line 2
+        Output O = {};
+        Scores S;
+        Weights P;
+
+        // Tile j, number t of all, whose K is there. The item's first has no P V yet to compute beside.
+        auto meet_tile = [&](bool is_first) {
+            const int next = place(t).buffer;
+            const auto [buffer, parity] = place(t - 1);                 // V of the tile before
+            if (!is_first) take_turn(w);
+            start_scores(S, shared.Q[w], shared.K[next]);               // lines 4 and 9
+            if (!is_first) {
+                wait_until_full(shared.gate_V[buffer], parity);         // line 10
+                start_output(O, P, shared.V[buffer]);                   // line 11
+                pass_turn(w);
+            }
+            if (is_first)
+                wait_for_product<0>(S);                                 // line 4
+            else   // line 12
+                wait_for_product<1>(S);
+            give_back(shared.gate_K[next]);                             // line 5; of line 15, early
+            if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
+            raise_maximum(rows, S, problem.factor);                     // m of lines 6 and 13
+            if (!is_first) {
+                hold(shared.sink[threadIdx.x], rows);
+                wait_for_product<0>(O);                                 // line 14
+                give_back(shared.gate_V[buffer]);                       // line 15
+            }
+            exponentials(S, rows, problem.factor);                      // P, l of lines 6 and 13
+            if (!is_first) rescale(O, rows);                            // line 14
+            pack_weights(P, S);                                         // line 16
+        };
         const auto [first, first_parity] = place(t);
-        wait_until_full(shared.gate_K[first], first_parity);        // line 3
-        meet_tile<true>(shared, state, problem, t, j, whole, i_w, w);
-        while (--j >= 0) {                                          // line 7, down to tile 0
-            const auto [next, next_parity] = place(++t);
-            wait_until_full(shared.gate_K[next], next_parity);      // line 8
-            meet_tile<false>(shared, state, problem, t, j, whole, i_w, w);
+        wait_until_full(shared.gate_K[first], first_parity);            // line 3
+        meet_tile(true);
+        while (--j >= 0) {                                              // line 7, down to tile 0
+            const auto [next, next_parity] = place(++t);                // line 8
+            wait_until_full(shared.gate_K[next], next_parity);
+            meet_tile(false);
         }
         give_back(shared.gate_Q[w]);
-        auto& [rows, O, P] = state;
         const auto [buffer, parity] = place(t);
-        wait_until_full(shared.gate_V[buffer], parity);             // line 18
-        start_output(O, P, shared.V[buffer]);                       // line 19
+        wait_until_full(shared.gate_V[buffer], parity);                 // line 18
+        start_output(O, P, shared.V[buffer]);                           // line 19
         wait_for_product<0>(O);
         give_back(shared.gate_V[buffer]);
         const long long row = (long long)work.head * problem.L_q + i_w;
-        normalize(O, rows, LSE + row, problem.L_q - i_w);           // line 20
+        normalize(O, rows, LSE + row, problem.L_q - i_w);               // line 20
         store_output(shared, O, out, i_w, work.head, w);
     }
     if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long
@@ -133,7 +130,8 @@ forward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
         initialize(shared.gate_Q, 4);
-        initialize(shared.gate_K, 4 * CONSUMERS), initialize(shared.gate_V, 4 * CONSUMERS);
+        initialize(shared.gate_K, 4 * CONSUMERS);
+        initialize(shared.gate_V, 4 * CONSUMERS);
         publish_barriers();
     }
     __syncthreads();

@@ -35,8 +35,8 @@ static_assert(sizeof(Shared) == 2 * D * (2 * B_R + 4 * B_C) + 1144, "what the he
 __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& K,
                                const TensorMap& V, unsigned* counter, const Problem& problem,
                                int items) {
-    const int blocks = (problem.L_q + B_R - 1) / B_R;   // of a head
     int item = blockIdx.x, round = 0;
+    const int blocks = (problem.L_q + B_R - 1) / B_R;   // of a head
     for (int t = 0; item < items; round++) {
         const Work work = work_of(problem, item / blocks, item % blocks);
         const int kv_head = work.head / problem.group;
