@@ -175,7 +175,7 @@ LEVELS = (
         "02_flash_attention_minimal/forward.cu",
         "__syncwarp();   // a row of P is written and read by one warp",
         _with(BROKEN["missing_syncwarp"].mended),
-        (81, 82, 83, 84, 85, 87, 88),
+        (65, 66, 67),
         "Lanes of one warp need not be at the same place: what they hand to each other takes a __syncwarp().",
     ),
     Level(

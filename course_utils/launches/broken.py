@@ -645,7 +645,7 @@ _ALL = [
         "missing_syncwarp",
         **_of_flash("missing_syncwarp", _RAGGED, mended="forward"),
         tool="racecheck",
-        line="p[r] = *reinterpret_cast<float4*>(&tile.P[row() + r * TY][j]);",
+        line="a[r] = reinterpret_cast<const float4&>(A[row() + r * TY][k]);",
         other_line="tile.P[row() + r * TY][column() + c * TX] = p;",
         symptom="Often right numbers: since Volta the lanes of a warp need not be at the same place.",
         lesson="What lanes of one warp hand to each other through shared memory takes a __syncwarp().",

@@ -33,6 +33,7 @@ VERBS = {
     "load_box": "ask for",
     "fill": "ask for",
     "write": "write O",
+    "store_output": "write O",
 }
 
 

@@ -85,7 +85,7 @@ class E4M3Tile(HopperTile):
     @property
     def shared_bytes(self) -> int:
         """A number of Q, K and V is a byte; besides, there are two tiles of V as it comes, and their barriers."""
-        return 3 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 128
+        return 3 * self.head_dim * (self.block_rows + 2 * KEYS) + 16 * self.consumers + 128
 
     def kernel(self, dtype: torch.dtype) -> Kernel:
         return compiled(E4M3_FORWARD, self.options).get_function("forward_e4m3")

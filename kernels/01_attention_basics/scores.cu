@@ -9,7 +9,7 @@
 // shared 4 · 32 · (32 + 33) = 8320 bytes, static
 // limits any L_q, L_k and d; H and B up to 65535
 // paper  FlashAttention (arXiv 2205.14135), Algorithm 0, line 1
-#define NEG_INF __int_as_float(0xff800000)
+#include "constants.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)
 scores(const float* Q, const float* K, float* S, int L_q, int L_k, int d,

@@ -9,7 +9,7 @@
 //        zeros
 // paper  FlashAttention (arXiv 2205.14135), Algorithm 0, line 2 and §3.1
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-#define NEG_INF __int_as_float(0xff800000)
+#include "constants.cuh"
 
 __device__ float combine(float a, float b, bool largest) {
     return largest ? fmaxf(a, b) : a + b;

@@ -14,11 +14,10 @@
 // limits TX threads share a row: 8 or 16; D a multiple of 4·TX, TILE of TX and of 32·ROWS/TX
 // options: -DD=32 -DTILE=64 -DTX=8 -DROWS=4 | -DD=64 -DTILE=64 -DTX=16 -DROWS=8 | -DD=64 -DTILE=32 -DTX=16 -DROWS=4 | -DD=128 -DTILE=32 -DTX=16 -DROWS=4 | -DD=128 -DTILE=16 -DTX=16 -DROWS=2
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
-#include "register_tile.cuh"
-
 constexpr int TY = TILE / ROWS, THREADS = TX * TY;
 constexpr int SCORES = TILE / TX, COLS = D / 4 / TX;   // a thread's scores; float4s of a gradient
-constexpr float LOG2_E = 1.44269504f;
+#include "register_tile.cuh"
+
 static_assert(COLS * TX * 4 == D, "D must be a multiple of 4 * TX");
 static_assert(SCORES * TX == TILE && TILE % 4 == 0, "TILE must be a multiple of TX and of 4");
 static_assert(ROWS * TY == TILE && THREADS % 32 == 0, "TILE must be a multiple of 32 * ROWS / TX");
@@ -34,21 +33,6 @@ __device__ void load_row_numbers(float (&tile)[TILE], const float* numbers, int 
     for (int e = threadIdx.x; e < TILE; e += THREADS) tile[e] = first + e < L ? numbers[first + e] : 0;
 }
 
-// S = A Bᵀ: this thread's rows of A against its rows of B.
-__device__ void multiply_transposed(float (&S)[ROWS][SCORES], const Matrix& A, const Matrix& B) {
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < SCORES; c++) S[r][c] = 0;
-    #pragma unroll 2
-    for (int d = 0; d < D / 4; d++) {
-        float4 a[ROWS];
-        for (int r = 0; r < ROWS; r++) a[r] = A[row() + r * TY][d];
-        for (int c = 0; c < SCORES; c++) {
-            const float4 b = B[column() + c * TX][d];
-            for (int r = 0; r < ROWS; r++) S[r][c] = add_dot(S[r][c], a[r], b);
-        }
-    }
-}
-
 // sum += A B. A is a tile of scores, of which this thread has a piece; a row stays within its warp.
 __device__ void add_product(float4 (&sum)[ROWS][COLS], Scores& tile,
                             const float (&A)[ROWS][SCORES], const Matrix& B) {
@@ -56,20 +40,7 @@ __device__ void add_product(float4 (&sum)[ROWS][COLS], Scores& tile,
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < SCORES; c++) tile[row() + r * TY][column() + c * TX] = A[r][c];
     __syncwarp();
-    #pragma unroll 2
-    for (int k = 0; k < TILE; k += 4) {
-        float4 a[ROWS];
-        for (int r = 0; r < ROWS; r++)
-            a[r] = *reinterpret_cast<float4*>(&tile[row() + r * TY][k]);
-        for (int c = 0; c < COLS; c++) {
-            const int x = column() + c * TX;
-            const float4 b[] = {B[k][x], B[k + 1][x], B[k + 2][x], B[k + 3][x]};
-            for (int r = 0; r < ROWS; r++) add_scaled(sum[r][c], a[r].x, b[0]);
-            for (int r = 0; r < ROWS; r++) add_scaled(sum[r][c], a[r].y, b[1]);
-            for (int r = 0; r < ROWS; r++) add_scaled(sum[r][c], a[r].z, b[2]);
-            for (int r = 0; r < ROWS; r++) add_scaled(sum[r][c], a[r].w, b[3]);
-        }
-    }
+    multiply(sum, tile, B);
 }
 
 // Writes factor · sum to rows first + row(), ... of a [L, D] matrix.
@@ -110,20 +81,20 @@ backward_dk_dv(const float4* Q, const float4* K, const float4* V, const float4* 
     const int j0 = blockIdx.x * TILE, shift = L_k - L_q;   // causal: i sees j <= i + shift
     const int first = is_causal ? max(j0 - shift, 0) / TILE * TILE : 0;   // earlier rows see no key
 
-    load_tile<THREADS>(tile.K, K, j0, L_k);
-    load_tile<THREADS>(tile.V, V, j0, L_k);
+    load_tile(tile.K, K, j0, L_k);
+    load_tile(tile.V, V, j0, L_k);
     float4 dK_j[ROWS][COLS] = {}, dV_j[ROWS][COLS] = {};
 
     for (int i0 = first; i0 < L_q; i0 += TILE) {
         __syncthreads();   // every thread is done with the previous tiles
-        load_tile<THREADS>(tile.Q, Q, i0, L_q);
-        load_tile<THREADS>(tile.dO, dO, i0, L_q);
+        load_tile(tile.Q, Q, i0, L_q);
+        load_tile(tile.dO, dO, i0, L_q);
         load_row_numbers(tile.LSE, LSE, i0, L_q);
         load_row_numbers(tile.Delta, Delta, i0, L_q);
         __syncthreads();
 
         // Sᵀ and dPᵀ, then Pᵀ and dSᵀ: a row is a key, a column a query
-        float St[ROWS][SCORES], Pt[ROWS][SCORES], dPt[ROWS][SCORES], dSt[ROWS][SCORES];
+        float St[ROWS][SCORES] = {}, Pt[ROWS][SCORES], dPt[ROWS][SCORES] = {}, dSt[ROWS][SCORES];
         multiply_transposed(St, tile.K, tile.Q);
         multiply_transposed(dPt, tile.V, tile.dO);
         for (int c = 0; c < SCORES; c++) {
@@ -154,20 +125,20 @@ backward_dq(const float4* Q, const float4* K, const float4* V, const float4* dO,
     const int i0 = blockIdx.x * TILE, shift = L_k - L_q;
     const int keys_end = is_causal ? min(L_k, i0 + TILE + shift) : L_k;
 
-    load_tile<THREADS>(tile.Q, Q, i0, L_q);
-    load_tile<THREADS>(tile.dO, dO, i0, L_q);
+    load_tile(tile.Q, Q, i0, L_q);
+    load_tile(tile.dO, dO, i0, L_q);
     load_row_numbers(tile.LSE, LSE, i0, L_q);
     load_row_numbers(tile.Delta, Delta, i0, L_q);
     float4 dQ_i[ROWS][COLS] = {};
 
     for (int j0 = 0; j0 < keys_end; j0 += TILE) {
         __syncthreads();   // every thread is done with the previous tiles
-        load_tile<THREADS>(tile.K, K, j0, L_k);
-        load_tile<THREADS>(tile.V, V, j0, L_k);
+        load_tile(tile.K, K, j0, L_k);
+        load_tile(tile.V, V, j0, L_k);
         __syncthreads();
 
         // S and dP, then P and dS: a row is a query, a column a key
-        float S[ROWS][SCORES], dP[ROWS][SCORES], dS[ROWS][SCORES];
+        float S[ROWS][SCORES] = {}, dP[ROWS][SCORES] = {}, dS[ROWS][SCORES];
         multiply_transposed(S, tile.Q, tile.K);
         multiply_transposed(dP, tile.dO, tile.V);
         for (int r = 0; r < ROWS; r++) {

@@ -9,19 +9,17 @@
 // limits scale > 0; TX threads share a row: 4, 8 or 16; D a multiple of 4·TX, B_C of TX and 4,
 //        B_R of 256/TX
 // options: -DD=32 -DB_R=64 -DB_C=32 -DTX=4 | -DD=64 -DB_R=128 -DB_C=64 -DTX=8 | -DD=64 -DB_R=64 -DB_C=32 -DTX=8 | -DD=128 -DB_R=128 -DB_C=64 -DTX=16 | -DD=128 -DB_R=32 -DB_C=32 -DTX=16
-// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1
+// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1: "line" is a line of it
+// A thread has ROWS rows of a tile, and in each KEYS columns of S and COLS float4s of O.
+constexpr int ROWS = 8, TY = B_R / ROWS, THREADS = TX * TY, KEYS = B_C / TX, COLS = D / 4 / TX;
 #include "register_tile.cuh"
 
-constexpr int ROWS = 8, TY = B_R / ROWS, THREADS = TX * TY;
-constexpr int KEYS = B_C / TX, COLS = D / 4 / TX;   // a thread's columns of S; its float4s of O
-constexpr int PITCH = D / 4 + 1;   // one more float4 shifts a row by four banks: rows read together
-                                   // do not collide
-#define NEG_INF __int_as_float(0xff800000)
 static_assert(16 % TX == 0 && TX >= 4 && D / 4 % TX == 0, "TX must be 4, 8 or 16 and divide D/4");
 static_assert(KEYS * TX == B_C && B_C % 4 == 0, "B_C must be a multiple of TX and of 4");
 static_assert(ROWS * TY == B_R && THREADS % 32 == 0, "B_R must be a multiple of 256 / TX");
 
-struct Tiles { float4 Q[B_R][PITCH], K[B_C][PITCH], V[B_C][D / 4]; float P[B_R][B_C + TX]; };
+// In Q and K one more float4 shifts a row by four banks: rows read together do not collide.
+struct Tiles { float4 Q[B_R][D/4 + 1], K[B_C][D/4 + 1], V[B_C][D/4]; float P[B_R][B_C + TX]; };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 forward(const float4* Q, const float4* K, const float4* V, float4* O, float* LSE,
@@ -33,39 +31,25 @@ forward(const float4* Q, const float4* K, const float4* V, float4* O, float* LSE
     K += head * L_k * D / 4, V += head * L_k * D / 4;
     const int i0 = blockIdx.x * B_R, shift = L_k - L_q;   // causal: i sees j <= i + shift
     const int keys_end = is_causal ? min(L_k, i0 + B_R + shift) : L_k;
-    const float factor = scale * 1.44269504f;   // times log2(e): exp2 is what the hardware has
+    const float factor = scale * LOG2_E;   // exp2 is what the hardware has
 
-    float4 O_i[ROWS][COLS] = {};
+    float4 O_i[ROWS][COLS] = {};                   // line 5
     float l[ROWS] = {}, m[ROWS];
     for (int r = 0; r < ROWS; r++) m[r] = NEG_INF;
-    load_tile<THREADS>(tile.Q, Q, i0, L_q);
+    load_tile(tile.Q, Q, i0, L_q);                 // line 4
 
-    for (int j0 = 0; j0 < keys_end; j0 += B_C) {
+    for (int j0 = 0; j0 < keys_end; j0 += B_C) {   // line 6, up to the last key that is seen
         __syncthreads();   // every thread is done with the previous K and V
-        load_tile<THREADS>(tile.K, K, j0, L_k);
-        load_tile<THREADS>(tile.V, V, j0, L_k);
+        load_tile(tile.K, K, j0, L_k), load_tile(tile.V, V, j0, L_k);   // line 7
         __syncthreads();
-
-        // S = Q Kᵀ, not scaled yet: four columns of d at a time
         float S[ROWS][KEYS] = {};
-        #pragma unroll 2
-        for (int d = 0; d < D / 4; d++) {
-            float4 q[ROWS];
-            for (int r = 0; r < ROWS; r++) q[r] = tile.Q[row() + r * TY][d];
-            for (int c = 0; c < KEYS; c++) {
-                const float4 k = tile.K[column() + c * TX][d];
-                for (int r = 0; r < ROWS; r++) S[r][c] = add_dot(S[r][c], q[r], k);
-            }
-        }
-        // mask, at the diagonal and at the end
+        multiply_transposed(S, tile.Q, tile.K);    // line 8, not scaled yet
         const bool crosses = j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i0 + shift);
-        for (int r = 0; r < ROWS; r++)
-            for (int c = 0; c < KEYS; c++) {
-                const int i = i0 + row() + r * TY, j = j0 + column() + c * TX;
+        for (int r = 0, i = i0 + row(); r < ROWS; r++, i += TY)   // mask, at the diagonal and end
+            for (int c = 0, j = j0 + column(); c < KEYS; c++, j += TX)
                 if (crosses && (j >= L_k || (is_causal && j > i + shift))) S[r][c] = NEG_INF;
-            }
-        // online softmax: raise the maximum m, rescale l and O to it, P = exp(scale · (S − m)): the
-        // scale comes after the difference, where it rounds least
+        // line 9, and of line 10 the rescaling: raise the maximum m, rescale l and O to it,
+        // P = exp(scale · (S − m)): the scale comes after the difference, where it rounds least
         for (int r = 0; r < ROWS; r++) {
             float m_new = m[r];
             for (int c = 0; c < KEYS; c++) m_new = fmaxf(m_new, S[r][c]);
@@ -82,27 +66,10 @@ forward(const float4* Q, const float4* K, const float4* V, float4* O, float* LSE
             }
         }
         __syncwarp();   // a row of P is written and read by one warp
-
-        // O += P V: four keys at a time
-        #pragma unroll 2
-        for (int j = 0; j < B_C; j += 4) {
-            float4 p[ROWS];
-            for (int r = 0; r < ROWS; r++)
-                p[r] = *reinterpret_cast<float4*>(&tile.P[row() + r * TY][j]);
-            for (int c = 0; c < COLS; c++) {
-                const int x = column() + c * TX;
-                const float4 v[] = {tile.V[j][x], tile.V[j + 1][x], tile.V[j + 2][x],
-                                    tile.V[j + 3][x]};
-                for (int r = 0; r < ROWS; r++) add_scaled(O_i[r][c], p[r].x, v[0]);
-                for (int r = 0; r < ROWS; r++) add_scaled(O_i[r][c], p[r].y, v[1]);
-                for (int r = 0; r < ROWS; r++) add_scaled(O_i[r][c], p[r].z, v[2]);
-                for (int r = 0; r < ROWS; r++) add_scaled(O_i[r][c], p[r].w, v[3]);
-            }
-        }
+        multiply(O_i, tile.P, tile.V);   // line 10: O += P V
     }
-    // one division per row; a row that saw no key gives 0 and −∞
-    for (int r = 0; r < ROWS; r++) {
-        const int i = i0 + row() + r * TY;
+    // lines 12 to 15: one division per row; a row that saw no key gives 0 and −∞
+    for (int r = 0, i = i0 + row(); r < ROWS; r++, i += TY) {
         for (int x = TX; x > 1; x /= 2) l[r] += __shfl_xor_sync(0xffffffff, l[r], x);
         const float inverse = l[r] > 0 ? 1 / l[r] : 0;
         float4* O_row = O + (long long)i * (D / 4) + column();

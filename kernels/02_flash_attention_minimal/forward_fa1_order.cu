@@ -9,7 +9,7 @@
 // limits any B_R up to 1024, any B_C and D whose tiles fit shared memory
 // options: -DD=32 -DB_R=64 -DB_C=32 | -DD=64 -DB_R=64 -DB_C=32 | -DD=128 -DB_R=64 -DB_C=32
 // paper  FlashAttention (arXiv 2205.14135), Algorithm 1
-#define NEG_INF __int_as_float(0xff800000)
+#include "constants.cuh"
 
 // One column of padding: the threads of a warp read one column of 32 rows, in 32 different banks.
 struct Tiles { float Q[B_R][D + 1], O[B_R][D + 1], K[B_C][D], V[B_C][D], S[B_R][B_C + 1]; };

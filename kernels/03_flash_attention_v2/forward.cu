@@ -2,10 +2,10 @@
 //
 // New against step6: a warp owns 32 queries again, so that each fragment of K and V from shared
 // memory serves two matrix products; tiles as large as 255 registers and, on sm_90, two blocks per
-// multiprocessor allow; O is rescaled only when the maximum has grown a lot; the exponentials of
-// 16 keys run beside the products of others; addresses are one register and one XOR; keys are
-// visited from last to first, so that only the first copy looks where they end; a warp leaves out
-// what it does not see; the longest blocks start first; O is written 16 bytes at a time.
+// multiprocessor allow; O is rescaled lazily, as in FlashAttention-4; the exponentials of 16 keys
+// run beside the products of others; addresses are one register and one XOR; keys are visited from
+// last to first, so that only the first copy looks where they end; a warp leaves out what it does
+// not see; the longest blocks start first; O is written 16 bytes at a time.
 //
 // -DPACKED=1, for few queries: the tiles are those of a whole group of heads, whose queries lie
 // behind one another: one matrix [group · L_q, D], whose row r is query r mod L_q of its head.
@@ -18,7 +18,7 @@
 // limits scale > 0; D 64 or 128; B_R a multiple of 16 · WARPS, B_C of 16
 // options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 | -DD=64 -DBF16=0 -DB_R=64 -DB_C=128 -DWARPS=4 -DPACKED=1 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DPACKED=1 | -DD=128 -DBF16=1 -DB_R=64 -DB_C=64 -DWARPS=4 -DPACKED=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DPACKED=1
 // arch: sm_80
-// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1 and §3.3; rescaling now and then:
+// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1 and §3.3; lazy rescaling:
 //        FlashAttention-4 (arXiv 2603.05451); packing: "PackGQA" in the code of FlashAttention-3
 #ifndef PACKED
 #define PACKED 0
@@ -80,9 +80,8 @@ forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, fl
         Scores S;
         compute_scores(S, tile.Q + row0 * D, tile.K[j % 2]);
         if (j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > first + shift))
-            mask_scores(S, [=](int row) {
-                const int end = is_causal ? min(L_k, query(row) + shift + 1) : L_k;
-                return [=](int key) { return j0 + key < end; };
+            mask_from(S, j0, [=](int row) {
+                return is_causal ? min(L_k, query(row) + shift + 1) : L_k;
             });
         update_maximum(state, S, factor);
         accumulate(state, S, tile.V[j % 2], factor);

@@ -14,12 +14,11 @@
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1
 constexpr int TX = D / 8;   // threads that share a row
+constexpr int ROWS = 8, TY = B_R / ROWS, THREADS = TX * TY;
+constexpr int KEYS = B_C / TX, COLS = D / 4 / TX;   // a thread's columns of S; its float4s of O
 #include "register_tile.cuh"
 #include "tensor_core.cuh"   // for scalar_t and pack
 
-constexpr int ROWS = 8, TY = B_R / ROWS, THREADS = TX * TY;
-constexpr int KEYS = B_C / TX, COLS = D / 4 / TX;   // a thread's columns of S; its float4s of O
-#define NEG_INF __int_as_float(0xff800000)
 static_assert(D == 64 || D == 128, "D must be 64 or 128");
 static_assert(KEYS * TX == B_C, "B_C must be a multiple of D / 8");
 static_assert(ROWS * TY == B_R && THREADS == 32 * WARPS, "B_R * D must be 2048 * WARPS");
@@ -53,7 +52,7 @@ step1_cuda_cores(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar
     Q += head * L_q * D, O += head * L_q * D, LSE += head * L_q;
     K += head / group * L_k * D, V += head / group * L_k * D;
     const int i0 = blockIdx.x * B_R, shift = L_k - L_q;   // causal: i sees j <= i + shift
-    const float factor = scale * 1.44269504f;   // times log2(e): exp2 is what the hardware has
+    const float factor = scale * LOG2_E;   // exp2 is what the hardware has
 
     float4 O_i[ROWS][COLS] = {};
     float l[ROWS] = {}, m[ROWS];

@@ -17,8 +17,6 @@ constexpr int THREADS = 32 * WARPS;
 #include "fragment_rows.cuh"
 constexpr int ROWS = B_R / WARPS, M = ROWS / 16;   // a warp's rows, and its products of 16 rows
 constexpr int N = B_C / 8, C = D / 8;              // and of 8 columns, of S and of O
-constexpr float LOG2_E = 1.44269504f;
-#define NEG_INF __int_as_float(0xff800000)
 static_assert(16 * M * WARPS == B_R && B_C % 16 == 0, "16 * WARPS must divide B_R, and 16 B_C");
 
 // The shared-memory address of a chunk, for ldmatrix.

@@ -21,12 +21,11 @@
 // options: -DD=64 -DBF16=0 -DWARPS=4 | -DD=64 -DBF16=1 -DWARPS=4 | -DD=128 -DBF16=0 -DWARPS=4 | -DD=128 -DBF16=1 -DWARPS=4
 // arch: sm_80
 // paper  online softmax: FlashAttention-2 (arXiv 2307.08691), Algorithm 1
+#include "constants.cuh"
 #include "tensor_core.cuh"
 
 constexpr int THREADS = 32 * WARPS, LANES = D / 8;
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 constexpr unsigned ALL = 0xffffffff;
-#define NEG_INF __int_as_float(0xff800000)
 static_assert(D == 64 || D == 128, "D must be 64 or 128");
 
 // Calls f(column, number) for the eight numbers of a lane's chunk.

@@ -15,12 +15,12 @@
 // arch: sm_90a only
 // paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1, equation 1
 #include "async_copy.cuh"
+#include "constants.cuh"
 #include "warpgroup.cuh"
 
 constexpr int THREADS = 256, D = 128, HEADS = 64, TILES = 2;   // tiles of a warpgroup, 64 keys each
 constexpr int KEYS = THREADS / 128 * TILES * 64, STAGES = 4;
 static_assert(KEYS == THREADS, "each thread ends with the logit of one key");
-#define NEG_INF __int_as_float(0xff800000)
 
 struct Shared { unsigned char q[STAGES][HEADS * D]; float w[STAGES][HEADS]; };
 typedef unsigned Keys[TILES][D / 32][4];   // fragments: A [64, 32] of E4M3, four to a register

@@ -16,7 +16,7 @@
 // limits S at most 65535; D_V at most THREADS; THREADS a multiple of 32
 // options: -DD_NOPE=128 -DD_ROPE=64 -DD_C=512 -DD_V=128 -DTHREADS=128
 // paper  DeepSeek-V2 (arXiv 2405.04434), §2.1.2 and appendix C
-#define NEG_INF __int_as_float(0xff800000)
+#include "constants.cuh"
 static_assert(THREADS % 32 == 0 && D_V <= THREADS,
               "THREADS must be a multiple of 32, and at least D_V: a thread for each column of O");
 

@@ -30,7 +30,7 @@ constexpr int DIGIT = 11, BINS = 1 << DIGIT;     // bits of a digit
 constexpr int CAPACITY = 4096;                   // keys that are kept; at least k
 constexpr int BATCH = 4, STEP = 4 * THREADS;     // loads on their way per thread; scores per load
 constexpr unsigned ALL = 0xffffffff;
-#define NEG_INF __int_as_float(0xff800000)
+#include "constants.cuh"
 static_assert(THREADS % 32 == 0 && BINS % THREADS == 0,
               "THREADS must be a multiple of 32 that divides 2048, the number of bins");
 

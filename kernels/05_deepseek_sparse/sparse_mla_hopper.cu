@@ -24,13 +24,12 @@
 //        2407.08608), §3.1; a maximum that lags: FlashAttention-4 (arXiv 2603.05451)
 #include "async_copy.cuh"
 #include "barrier.cuh"
+#include "fragment_rows.cuh"
 #include "warpgroup.cuh"
 
 constexpr int D_QK = 576, D_V = 512, B_R = 64, B_C = 64;
 constexpr int CONSUMERS = 256, PRODUCERS = 128, BUFFERS = 2;
 constexpr int PANEL = B_C * 64;         // elements of 64 columns of a tile
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
-#define NEG_INF __int_as_float(0xff800000)
 
 struct Shared {
     scalar_t Q[B_R * D_QK], K[BUFFERS][B_C * D_QK], P[B_R * B_C];
@@ -39,22 +38,6 @@ struct Shared {
     Mbarrier full[BUFFERS], empty[BUFFERS];
 };
 static_assert(sizeof(Shared) == 229936, "what the header says, and who launches it asks for");
-
-__device__ inline float exp2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-// The four lanes of a row combine what they have.
-__device__ inline float row_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
-__device__ inline float row_sum(float x) {
-    x += __shfl_xor_sync(0xffffffff, x, 1);
-    return x + __shfl_xor_sync(0xffffffff, x, 2);
-}
 
 // The producer's work: tile after tile of latent rows. `key_of(n)` is the row that is key n of this
 // query, or −1. A thread copies one chunk of each panel, of every sixteenth row; so eight threads
@@ -147,7 +130,7 @@ __device__ inline void raise_maximum(State& state, const float (&highest)[2], Sh
                                      int consumer, float factor) {
     float rescale[2];
     for (int r = 0; r < 2; r++) {
-        const float high = row_max(highest[r]);
+        const float high = highest_of_row(highest[r]);
         if (first_of_row()) shared.row[consumer][first_row() + 8 * r] = high;
     }
     sync_threads(1, CONSUMERS);
@@ -188,7 +171,7 @@ __device__ inline void update(State& state, float (&S)[16], Shared& shared, int 
 __device__ inline void write(State& state, Shared& shared, scalar_t* out, float* lse,
                              int rows_left, int consumer) {
     for (int r = 0; r < 2; r++) {
-        const float l = row_sum(state.l[r]);
+        const float l = sum_of_row(state.l[r]);
         if (first_of_row()) shared.row[consumer][first_row() + 8 * r] = l;
     }
     sync_threads(1, CONSUMERS);

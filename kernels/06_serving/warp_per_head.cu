@@ -14,11 +14,11 @@
 // options: -DD=64 -DBF16=0 -DWARPS=4 | -DD=64 -DBF16=1 -DWARPS=4 | -DD=128 -DBF16=0 -DWARPS=4 | -DD=128 -DBF16=1 -DWARPS=4
 // arch: sm_80
 // paper  online softmax: FlashAttention-2 (arXiv 2307.08691), Algorithm 1
+#include "constants.cuh"
 #include "pieces.cuh"
 #include "tensor_core.cuh"   // for scalar_t
 
 constexpr int COLS = D / 32;   // columns of a lane
-#define NEG_INF __int_as_float(0xff800000)
 static_assert(D == 64 || D == 128, "D must be 64 or 128");
 
 struct alignas(2 * COLS) Columns { scalar_t of[COLS]; };

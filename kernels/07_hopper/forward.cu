@@ -15,12 +15,13 @@
 // limits scale > 0; D 64 or 128; CONSUMERS 2, with D = 64 also 3
 // options: -DD=64 -DBF16=0 -DCONSUMERS=2 | -DD=64 -DBF16=1 -DCONSUMERS=2 | -DD=64 -DBF16=0 -DCONSUMERS=3 | -DD=64 -DBF16=1 -DCONSUMERS=3 | -DD=128 -DBF16=0 -DCONSUMERS=2 | -DD=128 -DBF16=1 -DCONSUMERS=2
 // arch: sm_90a only
-// paper  FlashAttention-3 (arXiv 2407.08608)
+// paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 2, whose lines the comments name. It differs:
+//        tiles come from last to first; K is given back as soon as S is there, not in line 15; P and l
+//        of line 13 are computed after line 14; and the consumers take turns, which are of §3.1
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
+#include "consumers.cuh"
 #include "query_block.cuh"
-#include "tile_ring.cuh"
-#include "warpgroup_tile.cuh"
 
 static_assert(CONSUMERS == 2 || (CONSUMERS == 3 && D == 64), "CONSUMERS is 2, with D = 64 also 3");
 
@@ -33,23 +34,13 @@ struct Shared {
 };
 static_assert(sizeof(Shared) == 2 * D * (2 * B_R + 4 * B_C) + 528 * CONSUMERS + 88, "the header");
 
-// Of `at_once` heads at a time, causal: the last queries of each, then those before, and so on;
-// otherwise head after head.
-__device__ inline Work work_of_item(const Problem& problem, int item) {
-    const int blocks = (problem.L_q + B_R - 1) / B_R;
-    if (!problem.is_causal) return work_of(problem, item / blocks, item % blocks);
-    const int first = item / (problem.at_once * blocks) * problem.at_once;
-    const int heads = min(problem.at_once, problem.heads - first), place = item - first * blocks;
-    return work_of(problem, first + place % heads, blocks - 1 - place / heads);
-}
-
 // One thread of the producer asks for tiles, item after item. The first K comes before Q: its place is
 // empty while the consumers still need the last item's Q.
 __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& K,
                                const TensorMap& V, unsigned* counter, const Problem& problem,
                                int items) {
     int item = blockIdx.x, round = 0;
-    for (int t = 0; item < items; round++) {
+    for (int t = 0; item < items; round++, item = next_item(counter, items)) {
         shared.work[round % 2] = work_of_item(problem, item);
         const volatile Work& work = shared.work[round % 2];   // registers are few here
         const int kv_head = work.head / problem.group;
@@ -60,34 +51,9 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                 fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
             fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head);
         }
-        // Late, so that no item waits for this block while others idle. All blocks together ask `items`
-        // times: the counter goes to items − 1, then to 0 again.
-        item = gridDim.x + atomicInc(counter, items - 1);
     }
     shared.work[round % 2] = Work{};
-    for (Gate& gate : shared.gate_Q) {
-        wait_for(&gate.empty, round % 2 ^ 1);
-        arrive(&gate.full);
-    }
-}
-
-// O / l and the log-sum-exp of a consumer. Its last O must have left before.
-__device__ inline void write(Shared& shared, const TensorMap& map, float* LSE, Output& O,
-                             const Rows& rows, const Problem& problem, int head, int i_w, int w) {
-    normalize(O, rows, LSE + (long long)head * problem.L_q + i_w, problem.L_q - i_w);
-    if (threadIdx.x % 128 == 0) wait_for_stores();
-    sync_threads(1 + w, 128);
-    write_tile(shared.O[w], O);
-    publish_tile();
-    sync_threads(1 + w, 128);
-    if (threadIdx.x % 128 == 0) store_box(map, i_w, head, shared.O[w]);
-}
-
-// The consumers take turns at the tensor cores: while one has its turn, the others compute softmax.
-// Named barrier 1 + CONSUMERS + w is consumer w's.
-__device__ inline void take_turn(int w) { sync_threads(1 + CONSUMERS + w, 256); }
-__device__ inline void pass_turn(int w) {
-    arrive_threads(1 + CONSUMERS + (w + 1) % CONSUMERS, 256);
+    for (Gate& gate : shared.gate_Q) fill_with_nothing(gate, round % 2);
 }
 
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
@@ -96,54 +62,61 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
     const int shift = problem.L_k - problem.L_q;
     if (w == CONSUMERS - 1) pass_turn(w);   // the first turn is consumer 0's
     for (int t = 0, round = 0; ; t++, round++) {
-        wait_until_full(shared.gate_Q[w], round % 2);
+        wait_until_full(shared.gate_Q[w], round % 2);                   // line 3
         const Work work = shared.work[round % 2];
         __syncwarp();   // all lanes have read it, before one of them gives Q back for its warp
         if (work.T_c == 0) break;
         const int i_w = work.i0 + w * ROWS, whole = whole_tiles(problem, i_w);
-        Rows rows;
+        int j = work.T_c - 1;
+        Rows rows;                                                      // line 2
         Output O = {};
         Scores S;
         Weights P;
-        // The first tile: there is no P V yet to compute beside it.
-        int j = work.T_c - 1;
-        const auto [first, first_parity] = place(t);
-        wait_until_full(shared.gate_K[first], first_parity);
-        start_scores(S, shared.Q[w], shared.K[first]);
-        wait_for_product<0>(S);
-        give_back(shared.gate_K[first]);
-        if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
-        raise_maximum(rows, S, problem.factor);
-        exponentials(S, rows, problem.factor);
-        pack_weights(P, S);
 
-        while (--j >= 0) {   // S of tile j, and P V of the tile before
-            const auto [buffer, parity] = place(t);
-            const auto [next, next_parity] = place(++t);
-            wait_until_full(shared.gate_K[next], next_parity);
-            take_turn(w);
-            start_scores(S, shared.Q[w], shared.K[next]);
-            wait_until_full(shared.gate_V[buffer], parity);
-            start_output(O, P, shared.V[buffer]);
-            pass_turn(w);
-            wait_for_product<1>(S);
-            give_back(shared.gate_K[next]);
+        // Tile j, number t of all, whose K is there. The item's first has no P V yet to compute beside.
+        auto meet_tile = [&](bool is_first) {
+            const int next = place(t).buffer;
+            const auto [buffer, parity] = place(t - 1);                 // V of the tile before
+            if (!is_first) take_turn(w);
+            start_scores(S, shared.Q[w], shared.K[next]);               // lines 4 and 9
+            if (!is_first) {
+                wait_until_full(shared.gate_V[buffer], parity);         // line 10
+                start_output(O, P, shared.V[buffer]);                   // line 11
+                pass_turn(w);
+            }
+            if (is_first)
+                wait_for_product<0>(S);                                 // line 4
+            else   // line 12
+                wait_for_product<1>(S);
+            give_back(shared.gate_K[next]);                             // line 5; of line 15, early
             if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
-            raise_maximum(rows, S, problem.factor);
-            hold(shared.sink[threadIdx.x], rows);
-            wait_for_product<0>(O);
-            give_back(shared.gate_V[buffer]);
-            exponentials(S, rows, problem.factor);
-            rescale(O, rows);
-            pack_weights(P, S);
+            raise_maximum(rows, S, problem.factor);                     // m of lines 6 and 13
+            if (!is_first) {
+                hold(shared.sink[threadIdx.x], rows);
+                wait_for_product<0>(O);                                 // line 14
+                give_back(shared.gate_V[buffer]);                       // line 15
+            }
+            exponentials(S, rows, problem.factor);                      // P, l of lines 6 and 13
+            if (!is_first) rescale(O, rows);                            // line 14
+            pack_weights(P, S);                                         // line 16
+        };
+        const auto [first, first_parity] = place(t);
+        wait_until_full(shared.gate_K[first], first_parity);            // line 3
+        meet_tile(true);
+        while (--j >= 0) {                                              // line 7, down to tile 0
+            const auto [next, next_parity] = place(++t);                // line 8
+            wait_until_full(shared.gate_K[next], next_parity);
+            meet_tile(false);
         }
         give_back(shared.gate_Q[w]);
         const auto [buffer, parity] = place(t);
-        wait_until_full(shared.gate_V[buffer], parity);
-        start_output(O, P, shared.V[buffer]);
+        wait_until_full(shared.gate_V[buffer], parity);                 // line 18
+        start_output(O, P, shared.V[buffer]);                           // line 19
         wait_for_product<0>(O);
         give_back(shared.gate_V[buffer]);
-        write(shared, out, LSE, O, rows, problem, work.head, i_w, w);
+        const long long row = (long long)work.head * problem.L_q + i_w;
+        normalize(O, rows, LSE + row, problem.L_q - i_w);               // line 20
+        store_output(shared, O, out, i_w, work.head, w);
     }
     if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long
 }
@@ -156,17 +129,16 @@ forward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
-        for (Gate& gate : shared.gate_Q) initialize(gate, 4);
-        for (Gate& gate : shared.gate_K) initialize(gate, 4 * CONSUMERS);
-        for (Gate& gate : shared.gate_V) initialize(gate, 4 * CONSUMERS);
+        initialize(shared.gate_Q, 4);
+        initialize(shared.gate_K, 4 * CONSUMERS);
+        initialize(shared.gate_V, 4 * CONSUMERS);
         publish_barriers();
     }
     __syncthreads();
     const Problem problem = {L_q, L_k, group, is_causal, scale * LOG2_E, heads, at_once};
-    const int items = (L_q + B_R - 1) / B_R * heads;
-    // Of the block's registers, 168 or, with three consumers, 128 a thread, most move to the consumers.
-    if (threadIdx.x >= CONSUMER_THREADS) {
+    if (threadIdx.x >= CONSUMER_THREADS) {                          // line 1: most of the block's registers move from here
         lower_register_limit<CONSUMERS == 2 ? 24 : 32>();
+        const int items = (L_q + B_R - 1) / B_R * heads;
         if (threadIdx.x == CONSUMER_THREADS) produce(shared, Q, K, V, counter, problem, items);
     } else {
         raise_register_limit<CONSUMERS == 2 ? 240 : 160>();

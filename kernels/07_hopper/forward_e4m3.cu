@@ -20,7 +20,7 @@
 //        heads = B·H; q_scale [heads], k_scale, v_scale [heads / group], LSE [heads, L_q], fp32; query
 //        head h reads key head h / group; counter: one int, 0 before the first launch, and 0 again
 //        after each
-// shared D·(3·B_R + 6·B_C) + 528·CONSUMERS + 128 bytes, dynamic; CONSUMERS = 3, B_R = 192, B_C = 128
+// shared D·(3·B_R + 6·B_C) + 16·CONSUMERS + 128 bytes, dynamic; CONSUMERS = 3, B_R = 192, B_C = 128
 // limits scale, q_scale, k_scale > 0 and finite; D 64 or 128
 // options: -DD=64 | -DD=128 | -DD=128 -DLEVELS=1
 // arch: sm_90a only
@@ -31,32 +31,21 @@
 #endif
 constexpr int CONSUMERS = 3, TRANSPOSERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
+#include "consumers.cuh"
 #include "e4m3_warpgroup.cuh"
 #include "query_block.cuh"
-#include "tile_ring.cuh"
 
 struct Shared {
     E4M3 Q[CONSUMERS][ROWS * D];
     scalar_t O[CONSUMERS][ROWS * D];
     E4M3 K[BUFFERS][B_C * D], V_rows[BUFFERS][B_C * D], V[BUFFERS][D * B_C];   // V: transposed
     Gate gate_Q[CONSUMERS], gate_K[BUFFERS], gate_V_rows[BUFFERS], gate_V[BUFFERS];
-    Work work[2];                   // of this round and the next; T_c = 0: there is no more
-    int is_end[BUFFERS];            // there is no tile more, and none in V_rows
-    float sink[CONSUMER_THREADS];   // see hold()
+    Work work[2];          // of this round and the next; T_c = 0: there is no more
+    int is_end[BUFFERS];   // there is no tile more, and none in V_rows
 };
-static_assert(sizeof(Shared) == D * (3 * B_R + 6 * B_C) + 528 * CONSUMERS + 128, "the header");
+static_assert(sizeof(Shared) == D * (3 * B_R + 6 * B_C) + 16 * CONSUMERS + 128, "the header");
 
 struct Scales { const float *q, *k, *v; };
-
-// Of `at_once` heads at a time, causal: the last queries of each, then those before, and so on;
-// otherwise head after head.
-__device__ inline Work work_of_item(const Problem& problem, int item) {
-    const int blocks = (problem.L_q + B_R - 1) / B_R;
-    if (!problem.is_causal) return work_of(problem, item / blocks, item % blocks);
-    const int first = item / (problem.at_once * blocks) * problem.at_once;
-    const int heads = min(problem.at_once, problem.heads - first), place = item - first * blocks;
-    return work_of(problem, first + place % heads, blocks - 1 - place / heads);
-}
 
 // One thread of the producer asks for tiles, item after item. The first K comes before Q: its place is
 // empty while the consumers still need the last item's Q.
@@ -64,7 +53,7 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                                const TensorMap& V, unsigned* counter, const Problem& problem,
                                int items) {
     int item = blockIdx.x, round = 0, t = 0;
-    for (; item < items; round++) {
+    for (; item < items; round++, item = next_item(counter, items)) {
         const Work work = work_of_item(problem, item);
         const int kv_head = work.head / problem.group;
         shared.work[round % 2] = work;
@@ -75,15 +64,9 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                 fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
             fill(shared.V_rows[buffer], shared.gate_V_rows[buffer], parity, V, j * B_C, kv_head);
         }
-        // Late, so that no item waits for this block while others idle. All blocks together ask `items`
-        // times: the counter goes to items − 1, then to 0 again.
-        item = gridDim.x + atomicInc(counter, items - 1);
     }
     shared.work[round % 2] = Work{};
-    for (Gate& gate : shared.gate_Q) {
-        wait_for(&gate.empty, round % 2 ^ 1);
-        arrive(&gate.full);
-    }
+    for (Gate& gate : shared.gate_Q) fill_with_nothing(gate, round % 2);
     const auto [buffer, parity] = place(t);
     wait_for(&shared.gate_V_rows[buffer].empty, parity ^ 1);
     shared.is_end[buffer] = 1;
@@ -105,21 +88,6 @@ __device__ inline void transpose(Shared& shared, int warp) {
         give_back(shared.gate_V_rows[buffer]);
         if (threadIdx.x % 32 == 0) arrive(&shared.gate_V[buffer].full);
     }
-}
-
-// O / l and the log-sum-exp of a consumer. Its last O must have left before. The compiler must not
-// know w: it would have all addresses of O ready before the first tile, in registers that T needs.
-__device__ inline void write(Shared& shared, const TensorMap& map, float* LSE, Output& O,
-                             const Rows& rows, const Problem& problem, int head, int i_w, int w,
-                             float v_scale) {
-    normalize(O, rows, LSE + (long long)head * problem.L_q + i_w, problem.L_q - i_w, v_scale);
-    asm volatile("" : "+r"(w));
-    if (threadIdx.x % 128 == 0) wait_for_stores();
-    sync_threads(1 + w, 128);
-    write_tile(shared.O[w], O);
-    publish_tile();
-    sync_threads(1 + w, 128);
-    if (threadIdx.x % 128 == 0) store_box(map, i_w, head, shared.O[w]);
 }
 
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
@@ -159,7 +127,13 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
             if (LEVELS == 2) add_output(O, rows.rescale, T);
         }
         give_back(shared.gate_Q[w]);
-        write(shared, out, LSE, O, rows, problem, work.head, i_w, w, scales.v[kv_head]);
+        const long long row = (long long)work.head * problem.L_q + i_w;
+        normalize(O, rows, LSE + row, problem.L_q - i_w, scales.v[kv_head]);
+        // The compiler must not know which tile O leaves through: it would have all addresses ready
+        // before the first tile of keys, in registers that T needs.
+        int own = w;
+        asm volatile("" : "+r"(own));
+        store_output(shared, O, out, i_w, work.head, own);
     }
     if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long
 }
@@ -173,10 +147,10 @@ forward_e4m3(const __grid_constant__ TensorMap Q, const __grid_constant__ Tensor
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
-        for (Gate& gate : shared.gate_Q) initialize(gate, 4);
-        for (Gate& gate : shared.gate_K) initialize(gate, 4 * CONSUMERS);
-        for (Gate& gate : shared.gate_V_rows) initialize(gate, TRANSPOSERS);
-        for (Gate& gate : shared.gate_V) initialize(gate, 4 * CONSUMERS, TRANSPOSERS);
+        initialize(shared.gate_Q, 4);
+        initialize(shared.gate_K, 4 * CONSUMERS);
+        initialize(shared.gate_V_rows, TRANSPOSERS);
+        initialize(shared.gate_V, 4 * CONSUMERS, TRANSPOSERS);
         for (int& is_end : shared.is_end) is_end = 0;
         publish_barriers();
     }

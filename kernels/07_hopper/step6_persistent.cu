@@ -30,20 +30,15 @@ struct Shared {
 };
 static_assert(sizeof(Shared) == 2 * D * (2 * B_R + 4 * B_C) + 1144, "what the header says");
 
-// Head after head, and in each the queries from the first to the last.
-__device__ inline Work work_of_item(const Problem& problem, int item) {
-    const int blocks = (problem.L_q + B_R - 1) / B_R;
-    return work_of(problem, item / blocks, item % blocks);
-}
-
 // One thread of the producer asks for tiles, item after item. The first K comes before Q: its place is
 // empty while the consumers still need the last item's Q.
 __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& K,
                                const TensorMap& V, unsigned* counter, const Problem& problem,
                                int items) {
     int item = blockIdx.x, round = 0;
+    const int blocks = (problem.L_q + B_R - 1) / B_R;   // of a head
     for (int t = 0; item < items; round++) {
-        const Work work = work_of_item(problem, item);
+        const Work work = work_of(problem, item / blocks, item % blocks);
         const int kv_head = work.head / problem.group;
         shared.work[round % 2] = work;
         for (int j = work.T_c - 1; j >= 0; j--, t++) {

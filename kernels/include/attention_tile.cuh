@@ -10,16 +10,15 @@
 #include "tile_products.cuh"
 
 constexpr int M = ROWS / 16, N = B_C / 8;   // products that a warp's rows, a tile's keys take
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
-#define NEG_INF __int_as_float(0xff800000)
 static_assert(ROWS % 16 == 0, "B_R, or BLOCK, must be a multiple of 16 * WARPS");
 static_assert(B_C % 16 == 0, "B_C must be a multiple of 16");
 
 typedef float Scores[M][N][4];
 
-// What a warp carries from tile to tile. m counts in powers of two and may lag: it is at most 8
-// less than the maximum of scale · log2(e) · S. l is of this lane's keys; the four lanes of a row
-// add up at the end.
+// What a warp carries from tile to tile. m counts in powers of two, and is rescaled to lazily: it is at
+// most LAG less than the maximum of scale · log2(e) · S. l is of this lane's keys; the four lanes of a
+// row add up at the end.
+constexpr float LAG = 8;
 struct OnlineSoftmax { float O[M][D / 8][4], m[M][2], l[M][2]; };
 
 // Line 5: O = 0, l = 0, m = −∞.
@@ -42,7 +41,7 @@ template <class T> __device__ inline void compute_scores(Scores& S, const scalar
 
 // S = −∞ where a row does not see a key: `keys_of(row)` gives a test of keys. Rows count from the
 // warp's first, keys from the tile's.
-template <typename KeysOf>
+template <class KeysOf>
 __device__ inline void mask_scores(Scores& S, KeysOf keys_of) {
     const int lane = threadIdx.x % 32;
     #pragma unroll
@@ -57,17 +56,28 @@ __device__ inline void mask_scores(Scores& S, KeysOf keys_of) {
         }
 }
 
-// Lines 9 and 10, what is old: a new maximum m, and l and O times exp(m_old − m). Any m gives the
-// same O / l up to rounding, as long as exp(S − m) neither overflows nor vanishes. So the warp
-// keeps an old m until exp(S − m) exceeds 2^8 for some score: few tiles after the first rescale.
-// The vote makes the last bits of a row depend on the warp's other rows.
+// The same where a row sees all keys in front of its first hidden one, `first_hidden(row)`. j0 is the
+// tile's first key.
+template <class FirstHidden>
+__device__ inline void mask_from(Scores& S, int j0, FirstHidden first_hidden) {
+    mask_scores(S, [=](int row) {
+        const int end = first_hidden(row);
+        return [=](int key) { return j0 + key < end; };
+    });
+}
+
+// Lines 9 and 10, what is old: a new maximum m, and l and O times exp(m_old − m). FlashAttention-2
+// does that for every tile. This is the lazy rescaling of FlashAttention-4 (arXiv 2603.05451): any m
+// gives the same O / l up to rounding, as long as exp(S − m) neither overflows nor vanishes; so the
+// warp keeps an old m until exp(S − m) exceeds 2^LAG for some score. Few tiles after the first
+// rescale. The vote makes the last bits of a row depend on the warp's other rows.
 __device__ inline void update_maximum(OnlineSoftmax& state, const Scores& S, float factor) {
     float highest[M][2];   // of this lane's keys
     bool exceeds = false;
     for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
             highest[i][r] = highest_of_lane(S[i], r, NEG_INF);
-            exceeds |= highest[i][r] * factor > state.m[i][r] + 8;
+            exceeds |= highest[i][r] * factor > state.m[i][r] + LAG;
         }
     if (!__any_sync(0xffffffff, exceeds)) return;
     for (int i = 0; i < M; i++)

@@ -4,6 +4,7 @@
 // 4 g + t has two of its rows, r = 0 and 1: row g in registers 0 and 1 of each four, row g + 8 in
 // 2 and 3. Of a row it has columns 8 n + 2 t and 8 n + 2 t + 1, and four lanes share the row.
 #pragma once
+#include "constants.cuh"
 
 // All 16 rows of M products = 0.
 template <int M, int N>
@@ -37,6 +38,14 @@ __device__ inline float highest_of_lane(const float (&product)[N][4], int r, flo
 template <int N>
 __device__ inline void scale_row(float (&product)[N][4], int r, float factor) {
     for (int n = 0; n < N; n++) product[n][2 * r] *= factor, product[n][2 * r + 1] *= factor;
+}
+
+// 2^x in one instruction; 0 where that is too small for a normal float. exp2f takes a few more, to get
+// those right.
+__device__ inline float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 // The highest of the four lanes of a row, and their sum; each of them gets it.

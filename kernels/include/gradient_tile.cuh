@@ -14,7 +14,6 @@ constexpr int THREADS = 32 * WARPS, B_C = WARPS * KEYS;
 #include "tile_products.cuh"
 
 constexpr int M = KEYS / 16;   // products that a warp's keys take
-constexpr float LOG2_E = 1.44269504f;
 static_assert(KEYS % 16 == 0, "KEYS must be a multiple of 16");
 static_assert(B_R == 32 || B_R == 64, "B_R must be 32 or 64");
 static_assert(WARPS == 2 || WARPS == 4 || WARPS == 8, "WARPS must be 2, 4 or 8");

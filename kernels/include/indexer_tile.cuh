@@ -15,7 +15,6 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int HEADS = 64;             // the most; rows of a tile from H on are zeros
 constexpr int M = 4, ROWS = 16 * M;   // products that a warp's keys take, and these keys
 constexpr int KEYS = ROWS * WARPS;
-#define NEG_INF __int_as_float(0xff800000)
 static_assert(WARPS == 4 || WARPS == 8, "WARPS must be 4 or 8");
 
 struct Query { scalar_t q[HEADS * D]; float w[HEADS]; };

@@ -26,8 +26,6 @@ constexpr int PANELS = D_QK / D;
 constexpr int KEY_WARPS = 16 * WARPS / B_R, KEYS = B_C / KEY_WARPS;
 constexpr int COLUMNS = D_V / WARPS, WIDTH = COLUMNS < D ? COLUMNS : D;   // WIDTH: in one panel
 constexpr int STEP = THREADS / 8;   // rows that the block copies at a time: 8 threads a row
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
-#define NEG_INF __int_as_float(0xff800000)
 static_assert(D_QK % D == 0 && D_V % D == 0, "D_QK and D_V must be multiples of 64");
 static_assert(D_V <= D_QK, "D_V must be at most D_QK: V is a part of K");
 static_assert(KEYS % 16 == 0, "B_R * B_C must be a multiple of 256 * WARPS");

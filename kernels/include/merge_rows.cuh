@@ -35,11 +35,10 @@ __device__ inline void merge_row(MergeTeam& team, const Part* O_parts, const flo
                                  long long first, long long pitch, int parts, Out* O, float* LSE,
                                  int columns) {
     const int lane = threadIdx.x, warp = threadIdx.y % MERGE_WARPS;
-    const float none = __int_as_float(0xff800000);
     for (int c0 = 0; c0 < columns; c0 += 128) {   // columns of the team
         const int column = c0 + 4 * lane, column_read = min(column, columns - 4);
         float4 o[1 + AT_ONCE] = {}, merged;
-        float lse[1 + AT_ONCE] = {none};   // the first is what is merged so far
+        float lse[1 + AT_ONCE] = {NEG_INF};   // the first is what is merged so far
         for (int p0 = warp; p0 < parts; p0 += AT_ONCE * MERGE_WARPS) {
             #pragma unroll   // no read waits for a choice: past the end, it is the last one's again
             for (int n = 1; n <= AT_ONCE; n++) {
@@ -49,7 +48,7 @@ __device__ inline void merge_row(MergeTeam& team, const Part* O_parts, const flo
             }
             #pragma unroll
             for (int n = 1; n <= AT_ONCE; n++)
-                if (p0 + (n - 1) * MERGE_WARPS >= parts) lse[n] = none;
+                if (p0 + (n - 1) * MERGE_WARPS >= parts) lse[n] = NEG_INF;
             lse[0] = merge_parts(merged, 0, 1 + AT_ONCE, 1, [&](int n) { return lse[n]; },
                                  [&](int n) { return o[n]; });
             o[0] = merged;

@@ -2,9 +2,10 @@
 //
 // Include after D is defined.
 #pragma once
+#include "constants.cuh"
 
 struct Row {
-    float m = __int_as_float(0xff800000), l = 0, O[D] = {};   // the largest score, −∞ at first; the sum; O · l
+    float m = NEG_INF, l = 0, O[D] = {};   // the largest score; the sum; O · l
 };
 
 // The query meets one more key.

@@ -55,13 +55,6 @@ __device__ inline void multiply(float (&sum)[M][N][4], const unsigned (&a)[M][4]
     }
 }
 
-// 2^x in one instruction; exp2f takes a few more to get denormal numbers right.
-__device__ inline float exp2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // D of two neighbouring products, [16, 16], as A of the next product.
 __device__ inline void pack_a(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
     a[0] = pack(left[0], left[1]), a[1] = pack(left[2], left[3]);

@@ -19,6 +19,11 @@ __device__ inline void initialize(Gate& gate, int warps, int fillers = 1) {
     initialize(&gate.empty, warps);
 }
 
+template <int N>
+__device__ inline void initialize(Gate (&gates)[N], int warps, int fillers = 1) {
+    for (Gate& gate : gates) initialize(gate, warps, fillers);
+}
+
 // The producer asks for a box as soon as its place is empty; the first time it is.
 template <class T, int N>
 __device__ inline void fill(T (&tile)[N], Gate& gate, int parity, const TensorMap& map, int row,
@@ -26,6 +31,12 @@ __device__ inline void fill(T (&tile)[N], Gate& gate, int parity, const TensorMa
     wait_for(&gate.empty, parity ^ 1);
     arrive_expecting(&gate.full, sizeof(tile));
     load_box(tile, map, row, head, &gate.full);
+}
+
+// The same without a box: consumers who find the place full look elsewhere for what that means.
+__device__ inline void fill_with_nothing(Gate& gate, int parity) {
+    wait_for(&gate.empty, parity ^ 1);
+    arrive(&gate.full);
 }
 
 // A consumer waits for what was asked for, and gives the place back. Its warp has waited for the

@@ -12,8 +12,6 @@ static_assert(D == 64 || D == 128, "D must be 64 or 128");
 static_assert(B_C == 128, "B_C must be 128, the columns that a product has");
 
 constexpr int ROWS = 64;   // queries of a warpgroup
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
-#define NEG_INF __int_as_float(0xff800000)
 
 typedef float Scores[B_C / 8][4];       // S, then P
 typedef unsigned Weights[B_C / 16][4];  // P in 16 bits, the left factor of P V
@@ -66,13 +64,6 @@ __device__ inline void mask(Scores& S, int i0, int j0, int L_k, int shift, int i
         const int end = is_causal ? min(L_k, i0 + warp_row() + row + shift + 1) : L_k;
         if (j0 + column >= end) S[n][e] = NEG_INF;
     });
-}
-
-// 2^x in one instruction; 0 where that is too small for a normal float.
-__device__ inline float exp2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 // What is subtracted from scores of row r. A row that has seen no key has no maximum yet, and

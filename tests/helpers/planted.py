@@ -166,7 +166,7 @@ PLANTED = [
     Planted("gemm", "arrive(&shared.empty", REMOVAL, 14, GEMM_WAIT, GEMM_EMPTY, "deadlock: 256 threads"),
     Planted(
         "forward",
-        "pass_turn(w);",
+        "pass_turn(w); #2",
         REMOVAL,
         14,
         "sync_threads(1 + CONSUMERS + w, 256)",

@@ -183,7 +183,7 @@ CHANGES = [
         "raise_maximum(rows, S, problem.factor);\n        hold",
     ),
     ("step5_", "moved(v, key * 128)", "moved(v, key * 64)"),
-    ("step6_", "work_of(problem, item / blocks, item % blocks)", "work_of(problem, item / blocks, 0)"),
+    ("step6_", "= work_of(problem, item / blocks, item % blocks)", "= work_of(problem, item / blocks, 0)"),
     ("forward", "first + place % heads", "first"),
 ]
 

@@ -145,7 +145,7 @@ def test_the_header_lists_the_tiles_in_use(file):
             ("forward", "j0 + B_C > L_k || ", ""),  # the ragged end counts as keys of zeros
             ("forward", "base = m_new == NEG_INF ? 0 : m_new", "base = m_new"),  # NaN in rows without keys
             ("forward", "l[r] > 0 ? 1 / l[r] : 0", "1 / l[r]"),
-            ("forward", "scale * 1.44269504f;", "scale;"),  # base 2 for base e
+            ("forward", "scale * LOG2_E;", "scale;"),  # base 2 for base e
             ("forward", "K += head * L_k * D", "K += head * L_q * D"),
             ("backward", "Pt[r][c] * (dPt[r][c] - delta)", "Pt[r][c] * dPt[r][c]"),
             ("backward", "fmaf(St[r][c], scale, -lse) * LOG2_E", "fmaf(St[r][c], scale, -lse)"),

@@ -397,7 +397,7 @@ def check_broken(gradients):
     ("right", "wrong"),
     every_second(
         [
-            ("exceeds |= highest[i][r] * factor > state.m[i][r] + 8;", ""),  # no running maximum: exp overflows
+            ("exceeds |= highest[i][r] * factor > state.m[i][r] + LAG;", ""),  # no running maximum: exp overflows
             ("state.m[i][r] = m_new, state.l[i][r] *= rescale;", "state.m[i][r] = m_new;"),
             ("scale_row(state.O[i], r, rescale);", ";"),
             ("x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));", ";"),  # lanes of a row disagree

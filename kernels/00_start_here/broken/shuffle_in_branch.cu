@@ -6,7 +6,7 @@
 // shared 4 · 2 = 8 bytes, static
 // limits 1 <= L_k <= 64
 // options: -DMENDED=0 | -DMENDED=1
-#define NEG_INF __int_as_float(0xff800000)
+#include "constants.cuh"
 
 extern "C" __global__ void short_row_max(const float* S, float* m, int L_k) {
     __shared__ float of_warp[2];

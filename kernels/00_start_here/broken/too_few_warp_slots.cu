@@ -6,7 +6,7 @@
 // shared 4 · WARPS bytes, static
 // limits any L_q and L_k
 // options: -DWARPS=8 | -DWARPS=16
-#define NEG_INF __int_as_float(0xff800000)
+#include "constants.cuh"
 
 extern "C" __global__ void row_max(const float* S, float* m, int L_k) {
     __shared__ float of_warp[WARPS];

@@ -7,7 +7,7 @@
 // limits any L_q, L_k >= 4
 // options: -DMENDED=0 | -DMENDED=1
 constexpr int KEEP = 4;
-#define NEG_INF __int_as_float(0xff800000)
+#include "constants.cuh"
 
 extern "C" __global__ void top_scores(const float* S, float* top, int L_q, int L_k) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;   // this thread's row
