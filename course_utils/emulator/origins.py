@@ -22,6 +22,7 @@ from course_utils.emulator.recorded import (
 from course_utils.toolchain.source import blank_comments
 
 Columns = Mapping[str, np.ndarray]
+Lanes = tuple[np.ndarray, np.ndarray, np.ndarray]  # as `_lanes` gives them
 
 
 def write_of_each_read(columns: Columns, places: Sequence[RecordedPlace], sources: Mapping[str, str]) -> np.ndarray:
@@ -32,37 +33,38 @@ def write_of_each_read(columns: Columns, places: Sequence[RecordedPlace], source
     in the lines up to one that ends in `;`, `{` or `}`. A read of a copy goes into the copy's write of the same piece.
     """
     written = np.full(len(columns["lanes.offset"]), -1, np.int32)
-    for reads, writes in (_in_statements(columns, places, sources), _in_copies(columns)):
+    lanes = _lanes(columns)
+    for reads, writes in (_in_statements(columns, lanes, places, sources), _in_copies(columns, lanes)):
         written[reads] = writes
     return written
 
 
 def _in_statements(
-    columns: Columns, places: Sequence[RecordedPlace], sources: Mapping[str, str]
+    columns: Columns, lanes: Lanes, places: Sequence[RecordedPlace], sources: Mapping[str, str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows that threads read, and the row that each went into."""
-    steps, threads, rows = lanes(columns)
+    steps, threads, rows = lanes
     mine = np.flatnonzero((threads >= 0) & (columns["steps.op"][steps] != COPY_WRITE))  # a copy lands at any time
     mine = mine[np.argsort(threads[mine], kind="stable")]  # one thread after the other, each in its order
     steps, threads, rows = steps[mine], threads[mine], rows[mine]
-    op, place = columns["steps.op"][steps], columns["steps.place"][steps].astype(np.int64)
+    op, place = columns["steps.op"][steps], columns["steps.place"][steps].astype(np.int64) + 1  # 0: none
     last, number = len(mine) - 1, np.arange(len(mine))
     is_write = np.isin(op, (WRITE, ATOMIC))
     writes = np.append(np.where(is_write, number, last), last)
     following = np.minimum.accumulate(writes[::-1])[::-1][1:]  # the next write behind each
-    pairs, pair_of = np.unique(np.stack([place, place[following]]), axis=1, return_inverse=True)
+    pairs, pair_of = np.unique(place * (len(places) + 1) + place[following], return_inverse=True)
     statements = _statements(places, sources)
-    is_within = np.array([_is_within(here, around, places, statements) for here, around in pairs.T.tolist()], bool)
-    stays = is_within[pair_of.ravel()] & (threads == threads[following])
+    is_within = [_is_within(*divmod(pair, len(places) + 1), places, statements) for pair in pairs.tolist()]
+    stays = np.array(is_within, bool)[pair_of] & (threads == threads[following])
     left = np.concatenate([[0], np.cumsum(~stays)])  # how often a thread was elsewhere, before each
     is_read = np.isin(op, (READ, ATOMIC)) & (columns["steps.array"][steps] >= 0)
     goes = is_read & is_write[following] & (following > number) & (left[following] == left[number])
     return rows[goes], rows[following[goes]]
 
 
-def _in_copies(columns: Columns) -> tuple[np.ndarray, np.ndarray]:
+def _in_copies(columns: Columns, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
     """Rows that copies read, and the row that each went into. Zeros that a copy writes it has not read."""
-    steps, threads, rows = lanes(columns)
+    steps, threads, rows = lanes
     op = columns["steps.op"][steps]
     is_async = (op == COPY_READ) & (threads >= 0)  # the read of a cp.async is the step in which it begins
     copy = np.where(is_async, steps, columns["steps.extra"][steps])
@@ -82,7 +84,7 @@ def _in_copies(columns: Columns) -> tuple[np.ndarray, np.ndarray]:
     return rows[reads[has_read]], rows[writes[has_read]]
 
 
-def lanes(columns: Columns) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _lanes(columns: Columns) -> Lanes:
     """Of each lane of each step, in order: the step, the thread (-1: none of the block), and the row, or that of the
     lane before where the step has no rows. int64 each."""
     mask = np.ascontiguousarray(columns["steps.mask"], np.uint32)
@@ -111,11 +113,11 @@ def _first_lines(text: str) -> list[int]:
 def _is_within(
     place: int, around: int, places: Sequence[RecordedPlace], statements: Sequence[tuple[str, int, int]]
 ) -> bool:
-    """Whether a place lies in the statement of another one, or in what is called there."""
-    while around >= 0 and place >= 0:
-        if statements[place] == statements[around]:
+    """Whether a place lies in the statement of another one, or in what is called there. Counted from 1; 0: nowhere."""
+    while around and place:
+        if statements[place - 1] == statements[around - 1]:
             return True
-        place = places[place].caller
+        place = places[place - 1].caller + 1
     return False
 
 

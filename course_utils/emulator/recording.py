@@ -1,4 +1,4 @@
-"""The recording of one block of a launch: what its warps did, step by step; who wrote a byte, and from what reads.
+"""The recording of one block of a launch: what its warps did, step by step, and who wrote a byte.
 
 A step is a request of one warp: those of its lanes that do the same thing at the same place at the same time. Of each
 lane a step that touches memory has a row. Steps stand in the order in which they were done: before step s, memory is

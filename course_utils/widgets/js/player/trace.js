@@ -54,7 +54,7 @@ function tracePanel(rec, act, valueWords) {
       const array = rec.arrays[number];
       const name = elementName(array, offset);
       const its = typeIn(array, { type });
-      const words = width > NUMBERS[its].size ? `${bytes(width)} bytes from ${name} on` : `${name} = ${brief(elementAt(rec, number, offset, its, step), 8)}`;
+      const words = width > NUMBERS[its].size ? `${bytes(width)} bytes at ${name}` : `${name} = ${brief(elementAt(rec, number, offset, its, step), 8)}`;
       const place = placeOf(rec, step);
       const where = `${place ? ` line ${place.line},` : ""} step ${bytes(step)}`;
       return element("li", {}, jump(step, words, { cell: { array: number, offset }, lane: Math.max(lane, 0), looksAtCell: true }), element("span", { class: "ak-note" }, where));
