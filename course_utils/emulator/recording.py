@@ -18,7 +18,6 @@ import numpy as np
 
 from course_utils.emulator.origins import LastWrites
 from course_utils.emulator.recorded import (
-    ATOMIC,
     OPS,
     Access,
     RecordedArray,
@@ -135,17 +134,15 @@ class Recording:
 
     def inputs(self, write: Access) -> list[Access]:
         """What went into a write, such as `writer` gives it: what the thread read in the same execution of the same
-        statement, in its order; of an atomic operation also what it changed; of a copy, what was copied there, and
-        nothing where that was zeros.
+        statement, in its order; of a copy, what was copied there, and nothing where that was zeros.
 
         This is exact, and ends there: a number that the thread had in its registers before the statement is not among
-        the reads. Each read goes into one write, the thread's next. What a statement is, `write_of_each_read` says.
+        the reads, nor is what an atomic operation finds where it writes. Each read goes into one write, the thread's
+        next. What a statement is, `write_of_each_read` says.
         """
         if not isinstance(write, Access):
             raise TypeError(f"write takes an Access, as writer() gives it, got {write!r}")
-        rows = np.flatnonzero(self.columns["lanes.into"] == write.row).tolist()
-        own = [write.row] if self.columns["steps.op"][write.step] == ATOMIC else []
-        return [self._access(row) for row in (*rows, *own)]
+        return [self._access(row) for row in np.flatnonzero(self.columns["lanes.into"] == write.row).tolist()]
 
     def _access(self, row: int) -> Access:
         first, warp = self.columns["steps.first"], self.columns["steps.warp"]

@@ -11,12 +11,11 @@ export function inputsOf(rec, { step, lane, delta }) {
   }));
   const row = first[step] + lanesIn(mask[step] & (2 ** lane - 1));
   const { start, step: steps, at: rows } = rec.inputs;
-  const found = [];
-  for (let n = start[row]; n < start[row + 1]; n++) found.push({ step: steps[n], row: rows[n] });
-  if (op[step] === rec.op.atomic) found.push({ step, row }); // it reads what it changes
-  const reads = found.map((one) => ({
-    step: one.step, lane: nthLane(mask[one.step], one.row - first[one.step]), array: array[one.step], offset: rec.offsets[one.row], width: width[one.step],
-  }));
+  const reads = [];
+  for (let n = start[row]; n < start[row + 1]; n++) {
+    const at = steps[n];
+    reads.push({ step: at, lane: nthLane(mask[at], rows[n] - first[at]), array: array[at], offset: rec.offsets[rows[n]], width: width[at] });
+  }
   if (op[step] !== rec.op["copy write"]) return reads;
   return reads.filter((read) => delta < read.width).map((read) => ({ ...read, offset: read.offset + delta, width: 1 }));
 }

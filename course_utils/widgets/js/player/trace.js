@@ -1,6 +1,12 @@
 // trace.js — who wrote the chosen number last, and what went into that write. And the findings, each with its two parties.
 
 const MOST_LISTED = 8; // reads
+// What is said of a write: in front of the reads that went into it, and where there are none.
+const MADE_FROM = {
+  write: ["Read in the same statement:", "Nothing was read in the same statement: it was made from registers and constants."],
+  atomic: ["Made of what was there, and read in the same statement:", "Made of what was there, and of registers and constants."],
+  "copy write": ["It was copied from:", "It is a zero that the copy fills in: nothing was read for it."],
+};
 
 function tracePanel(rec, act, valueWords) {
   const body = element("div", { class: "ak-trace" });
@@ -41,11 +47,10 @@ function tracePanel(rec, act, valueWords) {
 
   function inputsOfWrite(writer, type) {
     const reads = inputsOf(rec, writer);
-    const isCopy = rec.steps.op[writer.step] === rec.op["copy write"];
-    if (!isCopy && writer.warp < 0) return []; // another block's, or not reported by the compiler
-    if (reads.length) return [element("div", {}, isCopy ? "It was copied from:" : "Read in the same statement:"), listed(reads, type)];
-    const none = isCopy ? "It is a zero that the copy fills in: nothing was read for it." : "Nothing was read in the same statement: it was made from registers and constants.";
-    return [element("span", { class: "ak-note" }, none)];
+    const how = rec.meta.ops[rec.steps.op[writer.step]];
+    if (how === "write" && writer.warp < 0) return []; // another block's, or not reported by the compiler
+    const [some, none] = MADE_FROM[how];
+    return reads.length ? [element("div", {}, some), listed(reads, type)] : [element("span", { class: "ak-note" }, none)];
   }
 
   // Each read with what it read, which leads there.
