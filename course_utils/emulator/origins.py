@@ -30,13 +30,14 @@ def write_of_each_read(columns: Columns, places: Sequence[RecordedPlace], source
 
     A read of a thread goes into the thread's next write if both belong to one execution of one statement: from the read
     to the write the thread is in that statement, or in functions that the statement calls. A statement is what stands
-    in the lines up to one that ends in `;`, `{` or `}`. A read of a copy goes into the copy's write of the same piece.
+    in the lines up to one that ends in `;`, `{` or `}`. Where a struct is stored piece by piece, the reads go into the
+    first piece. A read of a copy goes into the copy's write of the same piece.
     """
-    written = np.full(len(columns["lanes.offset"]), -1, np.int32)
+    into = np.full(len(columns["lanes.offset"]), -1, np.int32)
     lanes = _lanes(columns)
     for reads, writes in (_in_statements(columns, lanes, places, sources), _in_copies(columns, lanes)):
-        written[reads] = writes
-    return written
+        into[reads] = writes
+    return into
 
 
 def _in_statements(
@@ -44,22 +45,23 @@ def _in_statements(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rows that threads read, and the row that each went into."""
     steps, threads, rows = lanes
-    mine = np.flatnonzero((threads >= 0) & (columns["steps.op"][steps] != COPY_WRITE))  # a copy lands at any time
-    mine = mine[np.argsort(threads[mine], kind="stable")]  # one thread after the other, each in its order
-    steps, threads, rows = steps[mine], threads[mine], rows[mine]
-    op, place = columns["steps.op"][steps], columns["steps.place"][steps].astype(np.int64) + 1  # 0: none
-    last, number = len(mine) - 1, np.arange(len(mine))
+    own = np.flatnonzero((threads >= 0) & (columns["steps.op"][steps] != COPY_WRITE))  # a copy lands at any time
+    own = own[np.argsort(threads[own], kind="stable")]  # one thread after the other, each in its order
+    steps, threads, rows = steps[own], threads[own], rows[own]
+    op, place = columns["steps.op"][steps], columns["steps.place"][steps].astype(np.int64) + 1  # 0: no place
+    number, last = np.arange(len(own)), len(own) - 1
     is_write = np.isin(op, (WRITE, ATOMIC))
     writes = np.append(np.where(is_write, number, last), last)
-    following = np.minimum.accumulate(writes[::-1])[::-1][1:]  # the next write behind each
-    pairs, pair_of = np.unique(place * (len(places) + 1) + place[following], return_inverse=True)
+    next_write = np.minimum.accumulate(writes[::-1])[::-1][1:]  # of each its number; the last where there is none
+    pairs, pair_of = np.unique(place * (len(places) + 1) + place[next_write], return_inverse=True)
     statements = _statements(places, sources)
     is_within = [_is_within(*divmod(pair, len(places) + 1), places, statements) for pair in pairs.tolist()]
-    stays = np.array(is_within, bool)[pair_of] & (threads == threads[following])
-    left = np.concatenate([[0], np.cumsum(~stays)])  # how often a thread was elsewhere, before each
+    is_inside = np.array(is_within, bool)[pair_of] & (threads == threads[next_write])
+    outside = np.concatenate([[0], np.cumsum(~is_inside)])  # how many lie outside of the statement, before each
     is_read = np.isin(op, (READ, ATOMIC)) & (columns["steps.array"][steps] >= 0)
-    goes = is_read & is_write[following] & (following > number) & (left[following] == left[number])
-    return rows[goes], rows[following[goes]]
+    has_write = is_write[next_write] & (next_write > number) & (outside[next_write] == outside[number])
+    reads = is_read & has_write
+    return rows[reads], rows[next_write[reads]]
 
 
 def _in_copies(columns: Columns, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:

@@ -133,12 +133,11 @@ class Recording:
         return None if row is None else self._access(row)
 
     def inputs(self, write: Access) -> list[Access]:
-        """What went into a write, such as `writer` gives it: what the thread read in the same execution of the same
-        statement, in its order; of a copy, what was copied there, and nothing where that was zeros.
+        """What went into a write, such as `writer` gives it: what the thread has read since its last write, in the same
+        execution of the same statement; of a copy, what was copied there, and nothing where that was zeros.
 
-        This is exact, and ends there: a number that the thread had in its registers before the statement is not among
-        the reads, nor is what an atomic operation finds where it writes. Each read goes into one write, the thread's
-        next. What a statement is, `write_of_each_read` says.
+        A number that the thread had in its registers before the statement is not among the reads, nor is what an atomic
+        operation finds where it writes. What a statement is, `write_of_each_read` says.
         """
         if not isinstance(write, Access):
             raise TypeError(f"write takes an Access, as writer() gives it, got {write!r}")

@@ -546,7 +546,7 @@ def test_what_went_into_a_write_is_said_in_words(open_widget):
         (2, 4): "It was copied from: x[1] = 1 ",
         (2, 8): "It is a zero that the copy fills in: nothing was read for it.",
         (1, 0): "Made of what was there, and read in the same statement: s[3] = 0 ",
-        (1, 4): "Nothing was read in the same statement: it was made from registers and constants.",
+        (1, 4): "Nothing was read in the same statement since the thread's last write: it was made from registers",
     }
     for (array, offset), said in cells.items():
         start = {"cell": {"array": array, "offset": offset}}
