@@ -12,8 +12,7 @@
     pages.py       both of them in a notebook
     recorder.py    record(): one block             raw_recording.py what a recorded launch takes and leaves
     recording.py   the recording, packed           recorded.py     what it consists of
-    frames.py      where local variables are       statements.py   which of them a line names
-    origins.py     who wrote a byte, and from what
+    frames.py      where local variables are       origins.py      who wrote a byte, what went into it
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator does
 not imitate: the order in which a GPU runs threads between barriers (here: one after the other, the first one or, by

@@ -7,7 +7,6 @@ time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,6 @@ from typing import Any, NamedTuple
 from elftools.elf.elffile import ELFFile
 
 from course_utils.emulator.library_tables import full_names, kept
-from course_utils.emulator.recorded import REFERENCE
 
 FRAME_REGISTERS = {"EM_X86_64": 6, "EM_AARCH64": 29}  # rbp and x29, as DWARF numbers them
 CALL_FRAME_ADDRESS, FRAME_OFFSET, REGISTER_OFFSET = (
@@ -25,7 +23,6 @@ CALL_FRAME_ADDRESS, FRAME_OFFSET, REGISTER_OFFSET = (
 )  # of DWARF's operations: DW_OP_call_frame_cfa and so on
 NAMES_OF_STRUCTS = {"__half": "half", "__nv_bfloat16": "bfloat16", "__nv_fp8_e4m3": "float8_e4m3"}
 STRUCTS = ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
-REFERENCES = ("DW_TAG_reference_type", "DW_TAG_rvalue_reference_type")
 MOST_BYTES = 4096  # of a variable that is recorded
 SIZES = (1, 2, 4, 8)  # of numbers that are recorded
 TENSOR_MAP = "TensorMap"  # a struct whose words say nothing to a reader
@@ -78,18 +75,12 @@ def functions(library: Path) -> list[Function]:
     return [function for function in found if function.variables or function.returns]
 
 
-def unrecorded_variables(library: Path) -> list[tuple[str, str, str]]:
-    """Function, name and type of each local variable of the learner's files that a recording lacks, or lacks a part
-    of: numbers of 16 bytes, unions, long arrays, and references to numbers; but for pointers."""
-    return [(function, name, kind) for function, name, kind in kept(library, _read, Path(__file__))[2]]
-
-
 def shared_variables(library: Path) -> list[Shared]:
     """The __shared__ variables whose elements are numbers of up to 4 bytes."""
     return [Shared(offset, t, size, tuple(shape)) for offset, t, size, shape in kept(library, _read, Path(__file__))[1]]
 
 
-def _read(library: Path) -> tuple[list[Any], list[Any], list[Any]]:
+def _read(library: Path) -> tuple[list[Any], list[Any]]:
     with library.open("rb") as handle:
         elf = ELFFile(handle)
         register = FRAME_REGISTERS.get(elf["e_machine"], -1)
@@ -97,17 +88,15 @@ def _read(library: Path) -> tuple[list[Any], list[Any], list[Any]]:
         frames = dict(_frame_addresses(dwarf, register))
         found: list[Any] = []
         shared: dict[int, Any] = {}
-        unrecorded: set[tuple[str, str, str]] = set()
         for unit in dwarf.iter_CUs():
             reader = _Reader(dwarf, unit, register)
             for entry in unit.iter_DIEs():
                 if entry.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in entry.attributes:
                     found.append(reader.function(entry, frames))
-                    unrecorded.update(reader.unrecorded(entry, _short(_name(entry))))
                 elif entry.tag == "DW_TAG_variable":
                     shared.update(reader.shared(entry))
         of_shared = [(offset, *rest) for offset, rest in shared.items()]
-        return sorted(found, key=lambda function: function[1]), of_shared, sorted(unrecorded)
+        return sorted(found, key=lambda function: function[1]), of_shared
 
 
 def _frame_addresses(dwarf: Any, register: int) -> Iterator[tuple[int, int]]:
@@ -146,24 +135,6 @@ class _Reader:
                     parameter = child.tag == "DW_TAG_formal_parameter" and entry.tag == "DW_TAG_subprogram"
                     for name, kind, shape, at, size, count in _leaves(_name(child), _type(child), 0):
                         yield name, kind, shape, offset + at, size, count, parameter
-
-    def unrecorded(self, entry: Any, function: str) -> Iterator[tuple[str, str, str]]:
-        """The variables in a frame that are not recorded, or not wholly. Of parameters only numbers are: a struct is a
-        tensor map, and what a reference refers to is named by the caller's statement."""
-        for child in entry.iter_children():
-            if child.tag in ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine"):
-                yield from self.unrecorded(child, function)
-            elif child.tag in ("DW_TAG_variable", "DW_TAG_formal_parameter") and _name(child) and self._is_own(child):
-                kind = _type(child)
-                if kind is None or child.tag == "DW_TAG_formal_parameter" and kind.tag != "DW_TAG_base_type":
-                    continue
-                if self._is_in_frame(child) and not _is_whole(kind):
-                    yield function, _name(child), REFERENCE if kind.tag in REFERENCES else _name(kind)
-
-    def _is_in_frame(self, entry: Any) -> bool:
-        location = entry.attributes.get("DW_AT_location")
-        is_expression = location is not None and location.form == "DW_FORM_exprloc"
-        return is_expression and (location.value[0] == FRAME_OFFSET or location.value[0] - REGISTER_OFFSET in range(32))
 
     def _offset(self, entry: Any, canonical: int | None) -> int | None:
         """From the frame's register; None for what is not in the frame."""
@@ -267,21 +238,6 @@ def _leaves(name: str, entry: Any, at: int) -> Iterator[Leaf]:
             yield name, kind or "int", (), at, _size(entry), 1
     elif entry.tag in STRUCTS[:2] and _name(entry) != TENSOR_MAP:
         yield from _members(name, entry, at)
-
-
-def _is_whole(entry: Any) -> bool:
-    """Whether `_leaves` gives all of a variable of this type, but for pointers."""
-    if entry is None or entry.tag == "DW_TAG_pointer_type" or _name(entry) in NAMES_OF_STRUCTS:
-        return True
-    if entry.tag in REFERENCES:  # one to a struct or an array is one to shared memory, as the course writes it
-        referred = _type(entry)
-        return referred is None or referred.tag != "DW_TAG_base_type"
-    if entry.tag == "DW_TAG_array_type":
-        return math.prod(_bounds(entry)) * _size(_type(entry)) <= MOST_BYTES and _is_whole(_type(entry))
-    if entry.tag in STRUCTS[:2]:
-        members = [child for child in entry.iter_children() if child.tag == "DW_TAG_member"]
-        return all(_is_whole(_type(member)) for member in members if not _name(member).startswith("__"))
-    return entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type") and _size(entry) in SIZES
 
 
 def _members(name: str, entry: Any, at: int) -> Iterator[Leaf]:

@@ -7,7 +7,7 @@ import ctypes
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,13 +25,12 @@ from course_utils.emulator.compiler import (
     find_compiler,
 )
 from course_utils.emulator.debug_lines import DebugLines
-from course_utils.emulator.frames import Function, Shared, functions, shared_variables, unrecorded_variables
+from course_utils.emulator.frames import Function, Shared, functions, shared_variables
 from course_utils.emulator.library_tables import Symbol, asked_for, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.raw_recording import RECORDING_BYTES
 from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.shortfalls import shortfall
-from course_utils.emulator.statements import Statements
 from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.translate import Translation, translate
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
@@ -184,18 +183,6 @@ class _Library:
     def statements(self) -> list[int]:
         """Where the code of another line or column begins, ascending, for a recording: only g++ makes it ask."""
         return [row.low for row in self.lines.rows] if self._is_of_gcc else []
-
-    @property
-    def tells_variables(self) -> bool:
-        """Whether its debug information has them."""
-        return self._is_of_gcc
-
-    def unrecorded_variables(self, sources: Mapping[str, str]) -> list[tuple[str, str, str]]:
-        """Function, name and type of those that a recording lacks: where nothing tells of variables, all names that
-        statements may change."""
-        if self.tells_variables:
-            return unrecorded_variables(self.path)
-        return [("", name, "") for name in sorted(Statements(sources).changed)]
 
     @property
     def _static_symbols(self) -> list[tuple[str, Symbol]]:
@@ -478,7 +465,6 @@ class EmulatedModule:
                     memory=memory,
                     statics=library.named_statics,
                     functions=library.recorded_functions,
-                    unrecorded=library.unrecorded_variables(self._originals),
                     lines=library.lines,
                     entries=library.entry_code,
                     sources=self._originals,

@@ -16,8 +16,6 @@ ARRIVE, WAIT, END, EXCHANGE, PHASE = range(10, 15)
 WITH_ROWS = COPY_WRITE  # the ops up to this one have addresses
 WRITING = (WRITE, ATOMIC, COPY_WRITE)
 READING = (READ, ATOMIC, COPY_READ)
-REFERENCE = "&"  # the type of one to a number, of which there is no recording
-JOINING = (PRODUCT, EXCHANGE)  # lanes of a warp give each other values
 
 
 def row_counts(op: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from course_utils.emulator import tracing
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function, Shared
 from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.origins import write_of_each_read
 from course_utils.emulator.parties import Parties
 from course_utils.emulator.raw_recording import IS_SITE, MOST_ROWS, RawRecording
 from course_utils.emulator.recorded import RecordedArray, RecordedFinding, RecordedPlace, RecordedVariable, row_counts
@@ -96,14 +97,13 @@ def collect(
     memory: DeviceMemory,
     statics: list[Static],
     functions: Sequence[Function],
-    unrecorded: Sequence[tuple[str, str, str]],
     lines: DebugLines,
     entries: Sequence[tuple[int, int]],
     sources: Mapping[str, str],
     findings: tuple[Finding, ...],
 ) -> Recording:
-    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `unrecorded`:
-    function, name and type of those that could not be; `sources`: the text of each file by its name.
+    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `sources`: the
+    text of each file by its name.
 
     Raises ValueError where there was no room for it.
     """
@@ -135,6 +135,7 @@ def collect(
     variable_of, variables = _variables(functions)
     columns |= {f"changes.{name}": np.ascontiguousarray(changes[name]) for name in changes.dtype.names}
     columns["changes.variable"] = variable_of[changes["variable"]]
+    columns["lanes.into"] = write_of_each_read(columns, places, sources)
     recording = Recording(
         kernel=kernel,
         file=file,
@@ -145,7 +146,6 @@ def collect(
         places=tuple(places),
         arrays=tuple(arrays),
         variables=tuple(variables),
-        left_out=tuple(RecordedVariable(*one, 0, ()) for one in unrecorded),
         findings=(),
         columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )

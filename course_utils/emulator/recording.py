@@ -1,4 +1,4 @@
-"""The recording of one block of a launch: what its warps did, step by step; who wrote a byte, and from what.
+"""The recording of one block of a launch: what its warps did, step by step, and who wrote a byte.
 
 A step is a request of one warp: those of its lanes that do the same thing at the same place at the same time. Of each
 lane a step that touches memory has a row. Steps stand in the order in which they were done: before step s, memory is
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from course_utils.emulator.origins import Origins, Reads
+from course_utils.emulator.origins import LastWrites
 from course_utils.emulator.recorded import (
     OPS,
     Access,
@@ -38,6 +38,7 @@ COLUMNS = {
     "steps.first": "int32",
     "steps.extra": "int32",
     "lanes.offset": "int32",
+    "lanes.into": "int32",  # of a read: the row of the write that it went into, or -1
     "words.value": "uint32",
     "arrays.initial": "uint8",
     "changes.step": "int32",
@@ -46,13 +47,14 @@ COLUMNS = {
     "changes.element": "int32",
     "changes.word": "uint32",
 }
-DELTA = {"steps.turn", "steps.first", "lanes.offset", "changes.step"}  # these are packed as differences
+# These are packed as differences.
+DELTA = {"steps.turn", "steps.first", "lanes.offset", "lanes.into", "changes.step"}
 
 
 @dataclass(frozen=True, eq=False)
 class Recording:
     """One block of a launch. `columns` has what `COLUMNS` lists, as NumPy arrays. Where g++ is not the
-    compiler there are no `variables`; `left_out` are those that are known by their names alone."""
+    compiler there are no `variables`."""
 
     kernel: str
     file: str
@@ -65,7 +67,6 @@ class Recording:
     variables: tuple[RecordedVariable, ...]
     findings: tuple[RecordedFinding, ...]
     columns: Mapping[str, np.ndarray]
-    left_out: tuple[RecordedVariable, ...] = ()
     failure: str = ""  # why the launch did not come to its end
 
     @property
@@ -105,18 +106,8 @@ class Recording:
             "warps": self.warps,
             "places": self.places,
             "ops": OPS,
-            "arrays": [
-                asdict(array) | {"may_stay": may_stay}
-                for array, may_stay in zip(self.arrays, self._origins.may_stay, strict=True)
-            ],
-            "names": self._origins.names,
-            "sets": self._origins.sets,
-            "statements": self._origins.statement_of,
-            "lost": self._origins.is_lost,
-            "variables": [
-                asdict(variable) | made for variable, made in zip(self.variables, self._origins.made, strict=False)
-            ],
-            "unrecorded": {"at": self._origins.others, "made": self._origins.made[len(self.variables) :]},
+            "arrays": [asdict(array) for array in self.arrays],
+            "variables": [asdict(variable) for variable in self.variables],
             "findings": [asdict(finding) for finding in self.findings],
             "failure": self.failure,
             "columns": columns,
@@ -124,43 +115,39 @@ class Recording:
         return json.loads(json.dumps(meta)), zlib.compress(b"".join(parts))
 
     def without_variables(self) -> Recording:
-        """The same recording without the local variables of its lanes, which take most of the room. Of those that may
-        carry a number from memory it keeps the names, so that it is known where a way is lost."""
+        """The same recording without the local variables of its lanes, which take most of the room."""
         empty = {name: values[:0] for name, values in self.columns.items() if name.startswith("changes.")}
-        left_out = tuple(self._origins.carriers)
-        return replace(self, variables=(), left_out=left_out, columns={**self.columns, **empty})
+        return replace(self, variables=(), columns={**self.columns, **empty})
 
     # ---- who wrote what
 
     @cached_property
-    def _origins(self) -> Origins:
-        return Origins(self.columns, self.places, self.arrays, self.variables, self.left_out, self.sources, self.kernel)
+    def _last_writes(self) -> LastWrites:
+        return LastWrites(self.columns)
 
     def writer(self, array: str | int, offset: int, step: int | None = None) -> Access | None:
         """Who last wrote the byte at `offset` of an array (its name, or its number in `arrays`) before `step` (None: at
         all); None where it still is what it was at the launch. Raises TypeError and ValueError for an array, a byte or
         a step that is not there."""
-        return self._origins.writer(*self._byte(array, offset), self._before(step))
+        row = self._last_writes.before(*self._byte(array, offset), self._before(step))
+        return None if row is None else self._access(row)
 
-    def inputs(self, step: int, thread: int) -> Reads:
-        """What a thread's write in `step` was made from: the reads of the same statement, and those behind the local
-        variables that it names, the conditions on which it is executed, and all from which these may be made. Of a
-        copy, what it copied.
+    def inputs(self, write: Access) -> list[Access]:
+        """What went into a write, such as `writer` gives it: what the thread has read since its last write, in the same
+        execution of the same statement; of a copy, what was copied there, and nothing where that was zeros.
 
-        Statements are known by their lines, and variables by their names there, so that this is rather too much than
-        too little: all elements of an array are taken, and all lanes that a shuffle or a product joins, and of a
-        variable all that it held before. What comes by way of registers that the recording leaves out (`left_out`) is
-        not among them: `is_all` of the answer, which is a list, is False then, and where it is not known how a write
-        was made. Missed without a word is what names do not show, such as what stands in a macro within a macro, or is
-        set through a pointer within a struct. A write that was not done comes from nothing, but where the kernel itself
-        decides by what it has just read whether it writes to an array: then `is_all` of `origins` is False.
+        A number that the thread had in its registers before the statement is not among the reads, nor is what an atomic
+        operation finds where it writes. What a statement is, `write_of_each_read` says.
         """
-        return self._origins.inputs(self._access_of(step, thread))
+        if not isinstance(write, Access):
+            raise TypeError(f"write takes an Access, as writer() gives it, got {write!r}")
+        return [self._access(row) for row in np.flatnonzero(self.columns["lanes.into"] == write.row).tolist()]
 
-    def origins(self, array: str | int, offset: int, step: int | None = None) -> Reads:
-        """Where a byte comes from, through all that this block did: the reads from global memory that nobody in the
-        block had written before. Errors, `is_all`, and what it misses, as of `inputs`."""
-        return self._origins.first_reads(*self._byte(array, offset), self._before(step))
+    def _access(self, row: int) -> Access:
+        first, warp = self.columns["steps.first"], self.columns["steps.warp"]
+        step = int(np.searchsorted(first, row, side="right")) - 1  # steps without rows stand before the row's own
+        lanes = [lane for lane in range(32) if self.columns["steps.mask"][step] >> lane & 1]
+        return Access(step, -1 if warp[step] < 0 else 32 * int(warp[step]) + lanes[row - int(first[step])], row)
 
     def _byte(self, array: str | int, offset: int) -> tuple[int, int]:
         names = [one.name for one in self.arrays]
@@ -174,15 +161,6 @@ class Recording:
 
     def _before(self, step: int | None) -> int:
         return self.steps if step is None else _number("step", step, self.steps + 1, "None, or a number")
-
-    def _access_of(self, step: int, thread: int) -> Access:
-        step = _number("step", step, self.steps, "a number")
-        thread = _number("thread", thread, self.threads, "a number", first=-1)
-        rows = self._origins.rows_of(step)
-        mine = [row for row in rows if self._origins.thread_of[row] == thread]
-        if not mine:
-            raise ValueError(f"thread {thread} touches no memory in step {step}")
-        return Access(step, thread, mine[0])
 
 
 def _number(name: str, value: object, end: int, takes: str, *, first: int = 0) -> int:

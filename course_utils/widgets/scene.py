@@ -40,9 +40,8 @@ def scene(
     step touches; None: any, or none. visit: which of these steps, counted from 0; a negative one from the end. warp:
     of this warp alone; -1: of the copy engine and the tensor cores. block, launch: as `play` takes them. cell: an array
     and the offset of a byte in it: what is chosen, and seen at first. variables: keep the local variables of each
-    thread, which are most of what a page with the player loads; without them the player says where the way of a number
-    leads through them. look: what else the player starts with, such as colour="bank", lane=3 or figures=True;
-    short=False unfolds all of it.
+    thread, which are most of what a page with the player loads. look: what else the player starts with, such as
+    colour="bank", lane=3 or figures=True; short=False unfolds all of it.
 
     Raises what `course_utils.emulator.record` raises, TypeError for what is no text and no number, and ValueError for a
     line, an array, a byte, a warp, a visit or a look that there is not.

@@ -111,7 +111,7 @@ def test_a_struct_that_is_copied_from_memory_to_memory_is_read_before_it_is_writ
             byte = 4 * (n * thread + part)
             write = recording.writer(f"y{n}", byte)
             assert write.thread == thread
-            (read,) = recording.inputs(write.step, thread)
+            (read,) = recording.inputs(write)
             assert read.step < write.step and names[c["steps.array"][read.step]] == space
             at = c["lanes.offset"][read.row] + byte - c["lanes.offset"][write.row]
             before = recording.writer(space, int(at), read.step)
@@ -119,9 +119,6 @@ def test_a_struct_that_is_copied_from_memory_to_memory_is_read_before_it_is_writ
                 before.thread == 63 - thread
                 and word_of(recording, before, int(at)) == out.view(torch.int32)[thread, part]
             )
-            origins = recording.origins(f"y{n}", byte)  # of a read of 16 bytes that two writes have made, two
-            assert {origin.thread for origin in origins} == {63 - thread}
-            assert origins.is_all == bool(recording.variables)  # zig's compiler tells of none: a way may be lost
 
 
 def word_of(recording, write, offset):

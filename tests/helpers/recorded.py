@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from dataclasses import dataclass, field
 
@@ -24,28 +23,25 @@ extern "C" __global__ void swap(const float* in, float* out) {
 }
 """
 
-# For kernels whose statements call a function with another one among its arguments.
-WITH_NUMBER = """template <class F>
-__device__ void with_number(const float* from, F f) {
-    f(from[threadIdx.x]);
+# What goes into a write: a statement of several lines, a function that is called, two statements of one line, a loop in
+# one line that reads now and then, an atomic operation, a number that was in a register, and a write on a condition.
+STATEMENTS = r"""__device__ float twice(const float* from, int n) {
+    return 2 * from[n];
 }
-"""
-
-
-# Lanes of one step change one number, one after the other.
-ADDED = r"""extern "C" __global__ void k(const float* x, float* y) {
-    const float before = atomicAdd(y, x[threadIdx.x]);
-    if (threadIdx.x == 5) y[5] = before;
-}"""
-# What is read decides that a number stays as it was.
-NOT_WRITTEN = r"""extern "C" __global__ void k(const float* x, float* y) {
-    __shared__ int any;
-    if (threadIdx.x == 0) any = 0;
-    __syncthreads();
-    const float s = x[threadIdx.x];
-    if (s > 5) any = 1;
-    __syncthreads();
-    y[threadIdx.x] = any;
+extern "C" __global__ void k(const float* x, float* y) {
+    const int t = threadIdx.x;
+    y[t] =
+        t < 16
+            ? x[t] + twice(x, t + 1)
+            : x[0];
+    y[t + 32] = x[1]; y[t + 64] = x[2] * y[t];
+    for (int n = 0; n < 2; n++) y[t + 96] = n == 0 ? x[t] : 0;
+    const float before = atomicAdd(&y[128], x[t]);
+    y[t + 160] = before;
+    for (int n = 0; n < 3; n++) {
+        if (x[n] > 1) y[t + 192] = n;
+        __syncwarp();
+    }
 }"""
 
 
@@ -57,6 +53,7 @@ class Tape:
     initial: list[np.ndarray]
     steps: list[tuple[int, ...]] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
+    into: list[int] = field(default_factory=list)
     words: list[int] = field(default_factory=list)
     changes: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -75,15 +72,15 @@ class Tape:
         at = (turn, warp, place, OPS.index(op), array, mask, width, len(self.offsets), extra)
         self.steps.append(at)
         self.offsets += lanes.values()
+        self.into += [-1] * len(lanes)
         for lane in lanes if values else ():
             self.words += values[lane]
         return len(self.steps) - 1
 
-    def _names(self) -> list[list[int]]:
-        """Of each place the variables that its line names."""
-        texts = [self.meta["sources"][file].splitlines()[line - 1] for file, line, _ in self.meta["places"]]
-        known = [one["name"] for one in self.meta["variables"]]
-        return [[n for n, name in enumerate(known) if re.search(rf"\b{name}\b", text)] for text in texts]
+    def goes(self, read: int, write: int) -> None:
+        """What a step has read goes into what another one writes, row by row."""
+        first, after = self.steps[read][7], self.steps[read + 1][7]
+        self.into[first:after] = range(self.steps[write][7], self.steps[write][7] + after - first)
 
     def packed(self) -> tuple[dict, bytes]:
         names = "turn", "warp", "place", "op", "array", "mask", "width", "first", "extra"
@@ -92,13 +89,13 @@ class Tape:
             (f"steps.{name}", kinds.get(name, "int32"), [step[n] for step in self.steps], name == "turn")
             for n, name in enumerate(names)
         ]
-        columns += [("lanes.offset", "int32", self.offsets, True), ("words.value", "uint32", self.words, False)]
+        columns += [("lanes.offset", "int32", self.offsets, True), ("lanes.into", "int32", self.into, True)]
+        columns += [("words.value", "uint32", self.words, False)]
         columns += [("arrays.initial", "uint8", np.concatenate([one.view(np.uint8) for one in self.initial]), False)]
         for n, name in enumerate(("step", "thread", "variable", "element", "word")):
             kind = "uint32" if name == "word" else "int32"
             columns.append((f"changes.{name}", kind, [one[n] for one in self.changes], name == "step"))
-        meta, data = {**self.meta, "columns": [], "names": self._names(), "sets": self._names()}, b""
-        meta["lost"] = [False] * len(self.meta["places"])
+        meta, data = {**self.meta, "columns": []}, b""
         for name, kind, values, delta in columns:
             raw = np.array(values, dtype=TYPES[kind])
             meta["columns"].append({"name": name, "type": kind, "count": len(raw), "delta": delta})
@@ -128,7 +125,7 @@ def swap(*, has_barrier: bool = True) -> tuple[dict, bytes]:
         ],
         "failure": "",
         "variables": [
-            {"function": of, "name": name, "type": "float", "count": 1, "shape": [], "from": [], "lost": False}
+            {"function": of, "name": name, "type": "float", "count": 1, "shape": []}
             for name, of in (("mine", "swap"), ("other", "a_function_of_many_words<float, 128, 64, true>"))
         ],
         "findings": [],
@@ -203,7 +200,7 @@ def twice(*, has_barrier: bool = True) -> tuple[dict, bytes]:
     """
     meta, _ = swap()
     meta |= {"places": [], "variables": [], "findings": []}
-    del meta["columns"], meta["names"]
+    del meta["columns"]
     tape = Tape(meta, [np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.full(256, 0xFF, np.uint8)])
 
     def every(turn, line, op, at, value=None):
@@ -232,7 +229,7 @@ def fetched(*, early: bool = False) -> tuple[dict, bytes]:
     """
     meta, _ = swap()
     meta |= {"places": [], "variables": [], "findings": []}
-    del meta["columns"], meta["names"]
+    del meta["columns"]
     tape = Tape(meta, [np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.full(256, 0xFF, np.uint8)])
     eight = {lane: 16 * lane for lane in range(8)}
     tape.step(0, 0, 4, "arrive", 2, extra=128)
@@ -242,7 +239,8 @@ def fetched(*, early: bool = False) -> tuple[dict, bytes]:
         tape.step(2, 0, 7, "read", 2, 4, {lane: 4 * lane for lane in range(32)})
     tape.step(4, -1, 4, "copy read", 0, 16, eight, extra=1)
     new = {lane: [bits(4 * lane + k) for k in range(4)] for lane in eight}
-    tape.step(4, -1, 4, "copy write", 2, 16, eight, new, extra=1)
+    lands = tape.step(4, -1, 4, "copy write", 2, 16, eight, new, extra=1)
+    tape.goes(read=lands - 1, write=lands)
     tape.step(4, -1, 4, "end", extra=1)
     tape.step(4, -1, None, "phase", 2, extra=128)
     tape.step(5, 1, 7, "read", 2, 4, {lane: 4 * lane for lane in range(32)})

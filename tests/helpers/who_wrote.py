@@ -1,4 +1,4 @@
-"""What a recording says of a cell, who wrote it and from which inputs, is tried by experiments on the kernel."""
+"""Who a recording says wrote a cell, and from where it was copied, is tried by experiments on the kernel."""
 
 from __future__ import annotations
 
@@ -105,23 +105,12 @@ class Trial:
 
     def _copied(self, cell: Cell, write: Access) -> Copied:
         within = cell.byte - int(self._c["lanes.offset"][write.row])
-        origins = self.recording.origins(cell.array, cell.byte, cell.step)
-        if not origins:
+        sources = self.recording.inputs(write)
+        if not sources:
             return ZERO
-        (read,) = origins
+        (read,) = sources
         array = self.recording.arrays[self._c["steps.array"][read.step]]
         return Copied(Element(array.name, (int(self._c["lanes.offset"][read.row]) + within) // array.itemsize))
-
-    def origins(self, cell: Cell) -> set[Element]:
-        """The inputs that the cell is said to come from."""
-        found = set()
-        for origin in self.recording.origins(cell.array, cell.byte, cell.step):
-            array = self.recording.arrays[self._c["steps.array"][origin.step]]
-            low, width = int(self._c["lanes.offset"][origin.row]), int(self._c["steps.width"][origin.step])
-            found |= {
-                Element(array.name, at) for at in range(low // array.itemsize, -(-(low + width) // array.itemsize))
-            }
-        return found
 
     def name(self, cell: Cell) -> str:
         when = "" if cell.reader is None else f" before step {cell.step}"
@@ -260,7 +249,7 @@ class Trial:
             return says if right == 0 else [*says, "it is no zero"]
         return says if found([source]) != right else [*says, f"it does not come from {source}"]
 
-    # ---- what it comes from
+    # ---- from where it was copied
 
     @cached_property
     def inputs(self) -> dict[str, torch.Tensor]:
@@ -285,16 +274,6 @@ class Trial:
             else:
                 given[name].view(-1)[index] += STEP
         return given
-
-    def altered(self, elements: Collection[Element]) -> dict[Cell, bool]:
-        """Which cells of outputs are others when all these elements are changed."""
-        tensors, found = self.lab.run(**self._changed(elements)).tensors, {}
-        for cell in self.cells:
-            if cell.reader is None:
-                name, size = self._names[cell.array], self.recording.arrays[cell.array].itemsize
-                number = slice(cell.byte // size * size, cell.byte // size * size + size)
-                found[cell] = not _bytes(tensors, name)[number].equal(_bytes(self.lab.truth, name)[number])
-        return found
 
 
 def _bytes(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:

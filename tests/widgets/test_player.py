@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from course_utils.cuda import RawModule
 from course_utils.emulator import record, sanitize
+from course_utils.emulator.recorded import WRITING, Access
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.widgets import play, recorded, scene
@@ -19,58 +20,9 @@ from course_utils.widgets.player_page import page as page_of
 from tests.helpers.canvas_texts import pale_canvas_texts, watched_canvases
 from tests.helpers.large_values import computed
 from tests.helpers.look import CONTRAST
-from tests.helpers.recorded import ADDED, NOT_WRITTEN, OPS, WITH_NUMBER, busy, fetched, swap, twice, with_many_changes
+from tests.helpers.recorded import OPS, STATEMENTS, busy, fetched, swap, twice, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 
-IN_SEVERAL_LINES = (
-    WITH_NUMBER
-    + r"""extern "C" __global__ void k(const float* x, float* y) {
-    float mine = 0;
-    with_number(x,
-                [&](float number) { mine = 2 * number; });
-    y[threadIdx.x] =
-        threadIdx.x < 16
-            ? mine + x[threadIdx.x]
-            : mine;
-}"""
-)
-READ_ANEW = r"""extern "C" __global__ void k(const float* x, float* y) {
-    for (int n = 0; n < 2; n++) {
-        const float a = x[n], b = x[2 + n];
-        y[n] = a - b;
-    }
-}"""
-TOO_SMALL = r"""extern "C" __global__ void k(const float* x, float* y) {
-    float sum = 1e20;
-    for (int n = 0; n < 2; n++) {
-        const float a = x[n] + n;
-        sum += a;
-    }
-    y[0] = sum;
-}"""
-UNCHANGED = r"""extern "C" __global__ void k(const float* x, float* y) {
-    float most = 20;
-    int last = 7;
-    for (int n = 0; n < 3; n++) {
-        const float s = x[n];
-        most = fmaxf(most, s);
-        if (s > most) {
-            last = n;
-        }
-    }
-    y[0] = most;
-    y[1] = last;
-    const float* p = last > 5 ? x + 3 : x + 4;
-    y[2] = *p;
-}"""
-BY_THE_WAY = r"""extern "C" __global__ void k(const float* x, float* y) {
-    float v = 0;
-    auto set = [&](float to) { v = to; };
-    const float s = x[threadIdx.x];
-    __syncwarp();
-    set(s);
-    y[threadIdx.x] = v;
-}"""
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
 RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
 
@@ -405,75 +357,40 @@ def test_jumps_lead_to_the_next_of_their_kind_and_to_the_last_before(open_widget
 
 
 @pytest.mark.browser
-def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_widget):
+def test_a_variable_has_no_value_before_it_is_set(open_widget):
     page = open_widget(player(*swap()))
-    of = """m.inputsOf(rec, argument[0], argument[1]).reads
-        .map(({ step, array, offset }) => [step, array, offset / 4])"""
-    assert asked(page, of, [WRITE, 5]) == [[READ, 0, 5]]
-    assert asked(page, of, [WRITE_OUT, 5]) == [[READ_ROW, 2, 58]]
-    first = "m.originsOf(rec, 1, 4 * 5, 4, rec.count).reads.map(({ step, offset }) => [step, offset / 4])"
-    assert asked(page, first) == [[1, 58]]  # in[58], which warp 1 read
     values = "m.variableAt(rec, 5, 1, 0, argument)?.words[0] ?? null"
     assert asked(page, values, WRITE_OUT - 1) is None
     assert asked(page, values, WRITE_OUT) == int(np.float32(2 * 58).view(np.uint32))
 
 
-def assert_inputs_are_those_of_python(page, recording, writes):
-    """Of the lanes (step, lane); they come from something."""
-    told = """argument.map(([step, lane]) => m.inputsOf(rec, step, lane))
-        .map(({ reads, isAll }) => [reads.map(({ step, row }) => [step, row]), isAll])"""
-    warps = recording.columns["steps.warp"]
-    right = [recording.inputs(step, -1 if warps[step] < 0 else 32 * int(warps[step]) + lane) for step, lane in writes]
-    assert asked(page, told, writes) == [[[[one.step, one.row] for one in reads], reads.is_all] for reads in right]
-    assert all(right)
+def box_past_the_array():
+    """Six rows of each input, of the 128 that a copy takes."""
+    tensors = [torch.ones(1, 1, 6, 64).half() for _ in range(3)]
+    return record(lambda: launch(LADDER[1], *tensors)).without_variables()
+
+
+def statements():
+    kernel = RawModule(code=STATEMENTS).get_function("k")
+    return record(lambda: kernel((1,), (32,), (torch.arange(64.0), torch.zeros(224))))
 
 
 @pytest.mark.browser
-def test_inputs_are_those_of_python(open_widget, transpose):
-    ops = transpose.columns["steps.op"]
-    writes = [[int(step), lane] for step in np.flatnonzero(ops == OPS.index("write")) for lane in (0, 13)]
-    assert len(writes) == 128
-    assert_inputs_are_those_of_python(open_widget(player(*transpose.packed())), transpose, writes)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1), (UNCHANGED, 3), (BY_THE_WAY, 1)],
-    ids=["lines", "anew", "sum", "unchanged", "by the way"],
-)
-def test_inputs_by_what_statements_say_are_those_of_python(open_widget, code, count):
-    x, y = torch.full((32,), 10.0), torch.zeros(32)
-    kernel = RawModule(code=code).get_function("k")
-    recording = record(lambda: kernel((1,), (32,), (x, y)))
-    steps = np.flatnonzero(recording.columns["steps.op"] == OPS.index("write")).tolist()
-    assert len(steps) == count
+@pytest.mark.parametrize(("make", "count"), [(statements, 192), (box_past_the_array, 192)])
+def test_what_went_into_a_write_is_what_python_says(open_widget, make, count):
+    recording = make()
+    c, written, right = recording.columns, [], []
+    for step in np.flatnonzero(np.isin(c["steps.op"], WRITING)).tolist():
+        lanes = [lane for lane in range(32) if c["steps.mask"][step] >> lane & 1]
+        for row, lane in enumerate(lanes, start=int(c["steps.first"][step])):
+            thread = 32 * int(c["steps.warp"][step]) + lane if c["steps.warp"][step] >= 0 else -1
+            written.append({"step": step, "lane": lane, "delta": 0})
+            reads = recording.inputs(Access(step, thread, row))
+            right.append([[read.step, int(c["lanes.offset"][read.row])] for read in reads])
     page = open_widget(player(*recording.packed()))
-    assert_inputs_are_those_of_python(page, recording, [[step, lane] for step in steps for lane in (3, 20)])
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize(("code", "counts"), [(ADDED, [65, 7]), (NOT_WRITTEN, [0, 0])], ids=["added", "not written"])
-def test_origins_are_those_of_python(open_widget, code, counts):
-    x, y = torch.ones(64), torch.zeros(64)
-    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (64,), (x, y)))
-    page = open_widget(player(*recording.packed()))
-    told = """argument.map((n) => m.originsOf(rec, 1, 4 * n, 4, rec.count))
-        .map(({ reads, isAll }) => [reads.map(({ step, row }) => [step, row]), isAll])"""
-    right = [recording.origins("y", 4 * n) for n in (0, 5)]
-    assert asked(page, told, [0, 5]) == [[[[one.step, one.row] for one in reads], reads.is_all] for reads in right]
-    assert [len(reads) for reads in right] == counts
-
-
-@pytest.mark.browser
-def test_each_row_of_a_box_that_ends_past_the_array_has_its_source(open_widget):
-    step, tensors = LADDER[1], [torch.ones(1, 1, 6, 64).half() for _ in range(3)]
-    recording = record(lambda: launch(step, *tensors)).without_variables()
-    c = recording.columns
-    copied = np.flatnonzero((c["steps.op"] == OPS.index("copy write")) & (c["steps.warp"] < 0)).tolist()
-    writes = [[step, 0] for step in copied if recording.inputs(step, -1)]
-    assert len(writes) >= 5  # 2 of K and of V, 1 of each other
-    assert_inputs_are_those_of_python(open_widget(player(*recording.packed())), recording, writes)
+    told = "argument.map((one) => m.inputsOf(rec, one).map(({ step, offset }) => [step, offset]))"
+    assert asked(page, told, written) == right
+    assert sum(map(bool, right)) == count < len(right)
 
 
 @pytest.mark.browser
@@ -486,7 +403,9 @@ def test_copies_in_flight_phases_and_who_waits_are_known_at_each_step(open_widge
     assert asked(page, "m.waiting(rec, 4).map(({ warp, since }) => [warp, since])") == [[1, 2]]
     assert asked(page, "[m.hazardsOf(rec, 7), m.waiting(rec, 7)]") == [[], []]
     assert asked(page, "[0, 3, 7].map((step) => m.ended(rec, step).map(({ warp }) => warp))") == [[], [0], [0]]
-    assert asked(page, "m.inputsOf(rec, 4, 3, 4).reads.map(({ step, offset }) => [step, offset])") == [[3, 52]]
+    assert asked(page, "m.inputsOf(rec, { step: 4, lane: 3, delta: 4 }).map(({ step, offset }) => [step, offset])") == [
+        [3, 52]
+    ]
     said = {
         1: "Warp 0 orders a copy from the copy engine at line 4.",
         2: "Warp 1 waits at the mbarrier at row + 128 at line 6.",
@@ -592,37 +511,49 @@ def test_numbers_are_short_and_ranges_are_words(open_widget):
 
 
 @pytest.mark.browser
-def test_a_chosen_cell_says_who_wrote_it_and_each_input_leads_there(open_widget):
-    page = open_widget(player(*swap(), at=8))
-    page.get_by_role("button", name="row", exact=True).click()
-    page.locator(".ak-grid").focus()
-    for _ in range(4):
-        page.keyboard.press("ArrowRight")
+def test_a_chosen_cell_says_who_wrote_it_and_each_read_leads_there(open_widget, transpose):
+    meta, data = transpose.packed()
+    start = {"cell": {"array": 2, "offset": 12}, "array": 2, "looksAtCell": True}
+    page = open_widget(Player(meta={**meta, "start": start}, data=data, step=transpose.steps - 1))
     trace = page.locator(".ak-trace")
-    assert trace.locator("b").inner_text() == "row[3] = 6"
-    assert "Written by warp 0, lane 3, line 5: step 2" in trace.inner_text().replace("\n", " ")
-    trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).click()
-    assert page.evaluate("model.get('step')") == READ
-    assert trace.locator("b").inner_text() == "in[3] = 3" and "as it was at the launch" in trace.inner_text()
+    name = trace.locator("b").inner_text()
+    assert name.startswith("tile[0][3] = ")
+    words = trace.inner_text().replace("\n", " ")
+    assert re.search(
+        r"Written by warp 0, lane 3, line \d+: step \d+ Read in the same statement: in\[0\]\[35\] = ", words
+    )
+    trace.get_by_role("button", name="in[0][35]").click()
+    assert trace.locator("b").inner_text() == name.replace("tile[0][3]", "in[0][35]")
+    assert "as it was at the launch" in trace.inner_text()
+
+
+PARTLY_COPIED = r"""extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float s[4];
+    unsigned to = __cvta_generic_to_shared(s);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, 8;" :: "r"(to), "l"(x) : "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    atomicAdd(y, s[3]);
+    y[1] = 3;
+}"""
 
 
 @pytest.mark.browser
-def test_a_way_through_registers_that_are_left_out_is_said_to_be_lost(open_widget):
-    code = """extern "C" __global__ void k(const float* x, float* y) {
-    float mine = x[threadIdx.x];
-    __syncwarp();
-    y[threadIdx.x] = mine;
-    y[threadIdx.x + 32] = 7;
-}"""
-    x, y = torch.arange(32.0), torch.zeros(64)
-    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
-    meta, data = recording.without_variables().packed()
-    start = {"array": 1, "looksAtCell": True}
-    words = {0: "It comes from registers, which this recording leaves out.", 128: "It was made from nothing that"}
-    for offset, said in words.items():
-        start["cell"] = {"array": 1, "offset": offset}
+def test_what_went_into_a_write_is_said_in_words(open_widget):
+    kernel = RawModule(code=PARTLY_COPIED).get_function("k")
+    recording = record(lambda: kernel((1,), (1,), (torch.ones(4), torch.ones(2))))
+    meta, data = recording.packed()
+    cells = {
+        (2, 4): "It was copied from: x[1] = 1 ",
+        (2, 8): "It is a zero that the copy fills in: nothing was read for it.",
+        (1, 0): "Made of what was there, and read in the same statement: s[3] = 0 ",
+        (1, 4): "Nothing was read in the same statement since the thread's last write: it was made from registers",
+    }
+    for (array, offset), said in cells.items():
+        start = {"cell": {"array": array, "offset": offset}}
         page = open_widget(Player(meta={**meta, "start": start}, data=data, step=recording.steps - 1))
-        page.locator(".ak-trace").get_by_text(said).wait_for()
+        words = page.locator(".ak-inputs")
+        words.wait_for()
+        assert words.inner_text().replace("\n", " ").startswith(said)
 
 
 @pytest.mark.browser
@@ -633,7 +564,6 @@ def test_a_number_that_the_step_writes_is_shown_as_written(open_widget):
     trace = page.locator(".ak-trace")
     assert trace.locator("b").inner_text() == "row[3] becomes 6"
     assert "Written by warp 0, lane 3, line 5: step 2" in trace.inner_text().replace("\n", " ")
-    trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).wait_for()
     page.click(".ak-next")
     assert trace.locator("b").inner_text() == "row[3] = 6"
 

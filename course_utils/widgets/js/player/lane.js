@@ -28,7 +28,7 @@ function lanePanel(rec, act) {
     return { row: element("tr", {}, element("th", { scope: "row", title: `${type} ${name}${size} in ${of}` }, `${name}${size}`, isAlone(name) ? "" : element("span", { class: "ak-note" }, ` ${shorten(of, 16)}`)), value, note), value, note };
   };
   const rows = variables.map(rowOf);
-  const named = variables.map(rowOf); // the same once more, of those that the step's statement names
+  const named = variables.map(rowOf); // the same once more, of those that the step's line names
   const here = element("tbody", {});
   const body = element("tbody", {}, ...rows.map(({ row }) => row));
   const heading = (words) => element("tr", { class: "ak-heading" }, element("th", { scope: "rowgroup", colspan: 3 }, words));
@@ -63,17 +63,25 @@ function lanePanel(rec, act) {
       if (button.ariaPressed !== `${lane === view.lane}`) button.setAttribute("aria-pressed", lane === view.lane);
       button.classList.toggle("ak-changed", there && changed);
     });
-    const inStatement = now && variables.length > FEW ? rec.meta.names?.[rec.steps.place[view.step]] ?? [] : [];
-    if (listed !== inStatement.join()) {
-      listed = inStatement.join();
-      here.replaceChildren(...(listed ? [heading("in this statement"), ...inStatement.map((n) => named[n].row), heading("all")] : []));
+    const inLine = now && variables.length > FEW ? namedAt(view.step) : [];
+    if (listed !== inLine.join()) {
+      listed = inLine.join();
+      here.replaceChildren(...(listed ? [heading("in this line"), ...inLine.map((n) => named[n].row), heading("all")] : []));
     }
-    for (const n of inStatement) fill(view, thread, n, named[n]);
+    for (const n of inLine) fill(view, thread, n, named[n]);
     const any = variables.map((_, n) => fill(view, thread, n, rows[n])).some(Boolean);
     none.textContent = !variables.length ? "The local variables were left out of this recording, or it has none."
       : rec.isWhole ? "No local variable of this lane has a value yet." : "The local variables are being unpacked.";
     none.hidden = any;
     table.hidden = !any;
+  }
+
+  // The variables whose names stand in the line of a step, a struct's members with it.
+  function namedAt(step) {
+    const place = placeOf(rec, step);
+    const text = place ? rec.meta.sources[place.file].split("\n")[place.line - 1] : "";
+    const words = new Set(text.match(/[A-Za-z_]\w*/g));
+    return variables.filter(({ name }) => words.has(name.split(".")[0])).map(({ number }) => number);
   }
 
   // Writes what a variable holds into its row; returns whether it holds anything.

@@ -21,10 +21,10 @@ export async function loadRecording(meta, packed) {
     for (const described of wanted) columns[described.name.replace(/^(steps|changes)\./, "")] = await take(described);
     return columns;
   };
-  const { "lanes.offset": offsets, "words.value": words, "arrays.initial": initial, ...steps } =
+  const { "lanes.offset": offsets, "lanes.into": into, "words.value": words, "arrays.initial": initial, ...steps } =
     await taken(meta.columns.filter((one) => !isLate(one)));
   const rec = {
-    meta, steps, offsets, words, initial,
+    meta, steps, offsets, into, words, initial,
     changes: null,
     isWhole: false,
     count: steps.op.length,

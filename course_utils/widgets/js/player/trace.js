@@ -1,13 +1,16 @@
-// trace.js — who wrote the chosen number, and from what; back to global memory. And the findings, each with its two parties.
+// trace.js — who wrote the chosen number last, and what went into that write. And the findings, each with its two parties.
 
-const MOST_LISTED = 8; // places from which inputs came
-const PAUSE = 90; // ms without a step before inputs are looked for: they may take longer than a picture may
+const MOST_LISTED = 8; // reads
+// What is said of a write: in front of the reads that went into it, and where there are none.
+const MADE_FROM = {
+  write: ["Read in the same statement:", "Nothing was read in the same statement since the thread's last write: it was made from registers and constants."],
+  atomic: ["Made of what was there, and read in the same statement:", "Made of what was there, and of registers and constants."],
+  "copy write": ["It was copied from:", "It is a zero that the copy fills in: nothing was read for it."],
+};
 
 function tracePanel(rec, act, valueWords) {
   const body = element("div", { class: "ak-trace" });
   let shown = "";
-  let timer = null;
-  const lost = rec.meta.variables.length ? "registers that are not recorded" : "registers, which this recording leaves out";
 
   const jump = (step, words, change = {}) => control("button", { type: "button", class: "ak-jump", onclick: () => act.set({ step, ...change }) }, words);
 
@@ -20,7 +23,6 @@ function tracePanel(rec, act, valueWords) {
     const key = JSON.stringify([view.cell, writer, value, view.type, isNow]);
     if (key === shown) return;
     shown = key;
-    clearTimeout(timer);
     if (!view.cell) {
       refill(body, element("div", { class: "ak-note" }, "Choose a cell."));
       return;
@@ -38,53 +40,32 @@ function tracePanel(rec, act, valueWords) {
     }
     const place = placeOf(rec, writer.step);
     const who = writer.warp < 0 ? engineOf(rec, writer.step).replace("The", "the").replace("Nobody", "nobody") : `warp ${writer.warp}, lane ${writer.lane}`;
-    const inputs = element("div", { class: "ak-inputs" }, element("span", { class: "ak-note" }, "…"));
     refill(body, head,
       element("div", {}, `Written by ${who}${place ? `, line ${place.line}` : ""}: `, jump(writer.step, `step ${bytes(writer.step)}`, { lane: Math.max(writer.lane, 0) })),
-      inputs);
-    const { cell, type } = view;
-    const show = () => { if (key === shown) refill(inputs, ...inputsOfWrite(writer, cell, step, type)); };
-    timer = setTimeout(() => rec.whole.then(show), PAUSE);
+      element("div", { class: "ak-inputs" }, ...inputsOfWrite(writer, view.type)));
   }
 
-  function inputsOfWrite(writer, cell, step, type) {
-    const found = inputsOf(rec, writer.step, writer.lane, writer.delta);
-    const rest = ({ isAll, isLost }) => (isAll ? [] : [element("div", { class: "ak-note" }, isLost ? `and perhaps from ${lost}` : "and more: it was not followed further")]);
-    const isCopy = rec.steps.op[writer.step] === rec.op["copy write"];
-    const origins = element("div", {});
-    const back = control("button", { type: "button", class: "ak-jump", onclick: () => {
-      const size = NUMBERS[typeIn(rec.arrays[cell.array], { type })].size;
-      const first = originsOf(rec, cell.array, cell.offset, size, step);
-      origins.replaceChildren(...(first.reads.length
-        ? [element("div", {}, "Read from global memory:"), listed(first.reads, type), ...rest(first)]
-        : [element("div", {}, ofNothing(first, "It comes from no global memory."))]));
-    } }, "Back to global memory");
-    if (!found.reads.length) return [element("span", { class: "ak-note" }, ofNothing(found, "It was made from nothing that the block read."))];
-    return [element("div", {}, isCopy ? "It was copied from:" : "It was made from:"), listed(found.reads, type), ...rest(found), back, origins];
+  function inputsOfWrite(writer, type) {
+    const reads = inputsOf(rec, writer);
+    const how = rec.meta.ops[rec.steps.op[writer.step]];
+    if (how === "write" && writer.warp < 0) return []; // another block's, or not reported by the compiler
+    const [some, none] = MADE_FROM[how];
+    return reads.length ? [element("div", {}, some), listed(reads, type)] : [element("span", { class: "ak-note" }, none)];
   }
 
-  // What is said where no read was found: `words` only if that is known.
-  function ofNothing({ isAll, isLost }, words) {
-    if (isAll) return words;
-    return isLost ? `It comes from ${lost}.` : "From what it was made is not known: it was not followed to its end.";
-  }
-
-  // Reads by the line and the array from which they are. One alone is named with its number.
+  // Each read with what it read, which leads there.
   function listed(reads, type) {
-    const groups = new Map();
-    for (const read of reads) listOf(groups, `${rec.steps.place[read.step]} ${read.array}`).push(read);
-    const items = [...groups.values()].slice(0, MOST_LISTED).map((group) => {
-      const last = group.at(-1);
-      const array = rec.arrays[last.array];
-      const place = placeOf(rec, last.step);
-      const cell = { array: last.array, offset: last.offset };
-      const value = brief(elementAt(rec, last.array, last.offset, typeIn(array, { type }), last.step), 8);
-      const words = group.length === 1 ? `${elementName(array, last.offset)} = ${value}` : `${array.name}: ${plural(group.length, "read")}`;
-      const where = `${place ? ` line ${place.line},` : ""} step ${bytes(group[0].step)}${group[0].step === last.step ? "" : ` to ${bytes(last.step)}`}`;
-      return element("li", {}, jump(last.step, words, { cell, lane: Math.max(last.lane, 0), looksAtCell: true }), element("span", { class: "ak-note" }, where));
+    const items = reads.slice(0, MOST_LISTED).map(({ step, lane, array: number, offset, width }) => {
+      const array = rec.arrays[number];
+      const name = elementName(array, offset);
+      const its = typeIn(array, { type });
+      const words = width > NUMBERS[its].size ? `${bytes(width)} bytes at ${name}` : `${name} = ${brief(elementAt(rec, number, offset, its, step), 8)}`;
+      const place = placeOf(rec, step);
+      const where = `${place ? ` line ${place.line},` : ""} step ${bytes(step)}`;
+      return element("li", {}, jump(step, words, { cell: { array: number, offset }, lane: Math.max(lane, 0), looksAtCell: true }), element("span", { class: "ak-note" }, where));
     });
-    const more = groups.size - items.length;
-    return element("ul", {}, ...items, ...(more ? [element("li", { class: "ak-note" }, `and of ${plural(more, "more place")}`)] : []));
+    const more = reads.length - items.length;
+    return element("ul", {}, ...items, ...(more ? [element("li", { class: "ak-note" }, `and ${plural(more, "more read")}`)] : []));
   }
 
   return {
