@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import ast
 import shutil
 
 import nbformat
@@ -66,7 +66,7 @@ def notebook(task: Exercise) -> NotebookNode:
     answers if there are questions, and the self-check.
     """
     v4 = nbformat.v4
-    text = inspect.getdoc(inspect.getmodule(task.cases)) or ""
+    text = ast.get_docstring(ast.parse((own_folder() / f"{task.id}.py").read_bytes())) or ""
     table = [
         "| part | points |",
         "|---|---|",

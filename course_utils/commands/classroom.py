@@ -43,10 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_selection(demo)
     demo.add_argument("--students", type=int, default=12, metavar="N")
     demo.add_argument("--seed", type=int, default=0, help="of the draw, and of the inputs of the class")
-    demo.add_argument("--solutions", type=Path, metavar="DIR", help="solutions/ of the course (default: this clone's)")
-    demo.add_argument(
-        "--submissions", type=Path, metavar="DIR", help="known wrong ones, such as tests/grading/submissions"
-    )
     demo.set_defaults(act=_demo)
 
     for action, what in (("release", "make the students' version"), ("feedback", "write a page for each hand-in")):
@@ -111,8 +107,6 @@ def _demo(options: argparse.Namespace) -> int:
         students=options.students,
         exercises=_selected(options),
         seed=options.seed,
-        solutions=options.solutions,
-        submissions=options.submissions,
     )
     print(f"{options.folder}: {options.students} fictional students; who handed in what is in demo.csv")
     print(f"grade them: python -m course_utils classroom grade --folder {options.folder}")

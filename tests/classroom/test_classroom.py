@@ -7,10 +7,9 @@ import csv
 import json
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +19,6 @@ import pytest
 pytest.importorskip("distributed", reason="Dask is not installed (pip install course_utils[classroom])")
 
 import dask
-from distributed.utils import get_mp_context
 
 from course_utils.__main__ import main
 from course_utils.classroom import grading as class_grading
@@ -37,121 +35,9 @@ from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.result import PartResult, Result
 from course_utils.grading.sandbox import parent as sandbox
 from course_utils.grading.submission import LARGEST_KERNEL, Submission
+from tests.helpers.class_folder import CHAPTER, EXERCISE, METHOD, NAME, asked, hand_in, make, notebook, table, tables
 
-CHAPTER, NAME = "01_attention_basics", "coalesced_scores"
-EXERCISE = f"{CHAPTER}/{NAME}"
-AFTERWARDS = datetime(2026, 12, 24, tzinfo=UTC)  # all is due
 OPTIONAL = {"diagnosis", "submitted_at", "points_by_hand", "notes", "hand_in"}  # columns that may be empty
-METHOD = "distributed.worker.multiprocessing-method"  # how Dask starts workers: "spawn" where nobody says otherwise
-
-STAND_IN = '''
-"""Does what the text of the kernel says, and notes in the file LOG that it was asked."""
-import os, signal, time
-from pathlib import Path
-from course_utils.grading.exercise import Diagnosis
-from course_utils.grading.result import PartResult, Result
-
-def grade(submission, seed, device, isolation):
-    words = (submission.kernel or "").split()
-    with open(os.environ["STAND_IN_LOG"], "a") as log:
-        log.write(" ".join(words[:1]) + "\\n")
-    if words[:1] == ["raise"]:
-        raise RuntimeError("a bug in the grader")
-    if words[:1] == ["die"]:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if words[:1] == ["wait"] and not Path(words[1]).exists():  # the first time, until it may go on
-        Path(words[1]).write_text(str(os.getpid()))
-        while not Path(words[1] + ".go").exists():
-            time.sleep(0.05)
-    said = Diagnosis(" ".join(words) or "no kernel", "".join(submission.cells.values()))
-    right = words[:1] in (["right"], ["wait"])
-    parts = (
-        PartResult("values", "Values", 4, 4 if right else 0, "right" if right else "wrong",
-                   diagnosis=None if right else said),
-        PartResult("seed", f"seed {seed}", 1, seed % 2 if right else 0, "right"),
-    )
-    return Result(submission.exercise, "T", submission.digest, seed, device, submission.status, parts).to_json()
-'''
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """A module that workers can import too."""
-    folder = tmp_path_factory.mktemp("stand_in")
-    (folder / "classroom_stand_in.py").write_text(STAND_IN)
-    os.environ["STAND_IN_LOG"] = str(folder / "log")
-    (folder / "log").touch()
-    sys.path.insert(0, str(folder))
-    import classroom_stand_in
-
-    yield classroom_stand_in
-    sys.path.remove(str(folder))
-    del os.environ["STAND_IN_LOG"]
-
-
-@pytest.fixture(scope="module")
-def scheduler(stand_in: object) -> Iterator[str]:
-    """One worker, for all tests. It is used through its address, as other machines are.
-
-    It and those that follow when it dies are forks of a process that has Dask and PyTorch already: to load them takes
-    seconds. test_a_real_class starts a worker as a class does.
-    """
-    with pytest.MonkeyPatch.context() as patch, dask.config.set({METHOD: "forkserver"}):
-        get_mp_context().set_forkserver_preload(["distributed", f"course_utils.grading.tasks.{NAME}"])
-        patch.setattr(class_grading, "DEATHS", 2)
-        with class_grading._cluster(1, None) as client:
-            yield client.scheduler.address
-
-
-@pytest.fixture
-def graded(stand_in: object, scheduler: str) -> Callable[..., Summary]:
-    def run(folder: Path, **options: object) -> Summary:
-        if "workers" not in options:
-            options["scheduler"] = scheduler
-        options.setdefault("now", AFTERWARDS)
-        return grade_class(folder, isolation="limits", grade=stand_in.grade, **options)
-
-    return run
-
-
-def notebook() -> str:
-    cells = [
-        {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": name}}, "source": "answers = {}"}
-        for name in exercise(EXERCISE).cells
-    ]
-    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
-
-
-def hand_in(folder: Path, student: str, kernel: str | bytes = "right", when: str = "2026-11-01 12:00:00 UTC") -> Path:
-    place = folder / "submitted" / student / CHAPTER
-    place.mkdir(parents=True, exist_ok=True)
-    (place / f"{NAME}.cu").write_bytes(kernel.encode() if isinstance(kernel, str) else kernel)
-    (place / f"{NAME}.ipynb").write_text(notebook())
-    (place / "timestamp.txt").write_text(when)
-    return place
-
-
-def make(folder: Path, *students: str) -> Path:
-    """A class folder with this roster, nothing handed in, the chapter released, and a seed."""
-    (folder / "submitted").mkdir(parents=True)
-    lines = "".join(f"{student},First {student},Last,{student}@example.org\n" for student in students)
-    (folder / "students.csv").write_text("id,first_name,last_name,email\n" + lines)
-    (folder / "assignments.csv").write_text(f"assignment,due\n{CHAPTER},2026-11-02 12:00 UTC\n")
-    (folder / "run.json").write_text('{"seed": 7}')
-    return folder
-
-
-def table(folder: Path, name: str = "grades.csv") -> dict[str, dict[str, str]]:
-    with (folder / name).open(encoding="utf-8-sig", newline="") as file:
-        return {row["student_id"]: row for row in csv.DictReader(file)}
-
-
-def tables(folder: Path) -> tuple[bytes, bytes]:
-    return (folder / "grades.csv").read_bytes(), (folder / "grades_by_student.csv").read_bytes()
-
-
-def asked() -> list[str]:
-    return Path(os.environ["STAND_IN_LOG"]).read_text().splitlines()
 
 
 def when_there(path: Path, then: Callable[[], None]) -> threading.Thread:

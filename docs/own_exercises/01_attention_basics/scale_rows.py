@@ -9,8 +9,9 @@ from course_utils.grading.exercise import Case, Exercise, Launch, Output, Part
 def case(generator, part, rows, columns):
     x, s = torch.randn(rows, columns, generator=generator), torch.randn(rows, 1, generator=generator)
     arguments = ("x", "s", "y", np.int32(rows), np.int32(columns))
-    launch = Launch("scale_rows", (rows * columns // 128 + 1,), (128,), arguments)
-    return Case(part, f"{rows} × {columns}", (launch,), {"x": x, "s": s}, {"y": Output(s.double() * x.double())})
+    launch = Launch("scale_rows", ((rows * columns + 127) // 128,), (128,), arguments)
+    outputs = {"y": Output(s.double() * x.double())}
+    return Case(part, f"{rows} × {columns}", (launch,), {"x": x, "s": s}, outputs, must_be_clean=True)
 
 
 EXERCISE = Exercise(
