@@ -140,14 +140,12 @@ def append(folder: Path, given: Sequence[ByHand]) -> None:
     if not given:
         return
     path = folder / FILE
-    text, columns, delimiter = ",".join(COLUMNS) + "\n", list(COLUMNS), ","
-    if path.exists():
-        read_table(path, "student", ",".join(COLUMNS))
-        text = path.read_text(encoding="utf-8-sig").rstrip("\n") + "\n"
-        delimiter = max(",;\t", key=text.partition("\n")[0].count)
-        columns = next(csv.reader([text.partition("\n")[0]], delimiter=delimiter))
+    before = path.read_text(encoding="utf-8-sig").rstrip() if path.exists() else ",".join(COLUMNS)
+    head = before.partition("\n")[0].strip()
+    delimiter = max(",;\t", key=head.count)
     file = io.StringIO()
-    writer = csv.DictWriter(file, columns, delimiter=delimiter, lineterminator="\n", extrasaction="ignore")
-    for one in given:
-        writer.writerow({name: getattr(one, name) for name in COLUMNS})
-    write_atomically(path, text + file.getvalue())
+    writer = csv.DictWriter(
+        file, head.split(delimiter), delimiter=delimiter, lineterminator="\n", extrasaction="ignore"
+    )
+    writer.writerows({name: getattr(one, name) for name in COLUMNS} for one in given)
+    write_atomically(path, f"{before}\n{file.getvalue()}")

@@ -138,17 +138,28 @@ class ClassFolder:
 
     def submitted_at(self, student: str, chapter: str) -> datetime | None:
         """The time in timestamp.txt, in UTC; None where there is none. Raises ValueError if it cannot be read."""
-        path = self.path / "submitted" / student / chapter / _TIMESTAMP
+        try:
+            text = self.small_file(student, chapter, _TIMESTAMP)
+            return parse_time(text.decode("utf-8-sig")) if text is not None else None
+        except ValueError as error:
+            path = self.path / "submitted" / student / chapter / _TIMESTAMP
+            raise ValueError(f"the time in {path} cannot be read ({error})") from None
+
+    def small_file(self, student: str, chapter: str, name: str) -> bytes | None:
+        """The first 1000 bytes of a file beside the hand-in; None where there is none. Links are not followed. Raises
+        ValueError if it cannot be read.
+        """
+        path = self.path / "submitted" / student / chapter / name
         if os.path.islink(path.parent) or os.path.islink(path.parent.parent):
             return None
         try:
             number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(number, "rb") as file:
-                return parse_time(file.read(100).decode("utf-8-sig"))
+                return file.read(1000)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
-            raise ValueError(f"the time in {path} cannot be read ({error})") from None
+        except OSError as error:
+            raise ValueError(error.strerror) from None
 
 
 def read_class(folder: str | os.PathLike[str]) -> ClassFolder:

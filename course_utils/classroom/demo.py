@@ -1,8 +1,8 @@
 """A class of fictional students, to try the classroom commands on. A seed decides what they hand in.
 
 Most hand in a solution, a wrong kernel or the skeleton. Others are what a teacher meets: nothing, half of a notebook,
-no notebook, a file that is no text or under a browser's name, a neighbour's kernel by a link, a late hand-in, somebody
-who is not on the roster.
+no notebook, a file under a browser's name, a neighbour's kernel by a link, a late hand-in, somebody who is not on the
+roster.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def make_class(folder: Path, *, students: int = 12, exercises: Sequence[str] | N
             place = folder / "submitted" / student / exercise_id.split("/")[0]
             with writing(place):
                 place.mkdir(parents=True, exist_ok=True)
-            drawn = draw.choices(choice, [_weight(example, choice) for example in choice])[0]
+            kind = draw.choices(*zip(*WEIGHTS.items(), strict=True))[0]
+            drawn = draw.choice([one for one in choice if one.kind == kind] or choice)
             _without_marks(drawn).write(place)
             if fate in ODD_FILES:
                 ODD_FILES[fate](place, exercise_id.split("/")[1])
@@ -69,11 +70,6 @@ def make_class(folder: Path, *, students: int = 12, exercises: Sequence[str] | N
     _write_table(folder / "assignments.csv", [("assignment", "due"), *due])
     _write_table(folder / "demo.csv", key)
     write_atomically(folder / "run.json", json.dumps({"seed": seed}) + "\n")
-
-
-def _weight(example: Example, choice: Sequence[Example]) -> float:
-    """The weight of a kind is shared by those of that kind."""
-    return WEIGHTS[example.kind] / sum(other.kind == example.kind for other in choice)
 
 
 def _without_marks(example: Example) -> Example:
@@ -104,10 +100,6 @@ def _no_notebook(place: Path, name: str) -> None:
     (place / f"{name}.ipynb").unlink(missing_ok=True)
 
 
-def _no_text(place: Path, name: str) -> None:
-    (place / f"{name}.cu").write_bytes(b"\xff\xfe" + "__global__".encode("utf-16-le"))
-
-
 def _link(place: Path, name: str) -> None:
     kernel = place / f"{name}.cu"
     kernel.unlink(missing_ok=True)
@@ -124,7 +116,6 @@ ODD_FILES: dict[str, Callable[[Path, str], None]] = {
     "bad JSON": _bad_json,
     "no notebook": _no_notebook,
     "kernel is a link": _link,
-    "kernel is no text": _no_text,
     "a browser's name": _browsers_name,
 }
 

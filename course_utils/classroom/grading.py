@@ -7,7 +7,6 @@ All students get the same inputs, which follow from the class's seed; so the tab
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -20,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +64,7 @@ class UnfitWorker(Exception):
 class Summary:
     """What a run did. rows: those of grades.csv; graded: by this run; kept: had a grade already, the same content.
 
-    why: how many were graded for which reason. alike: the students with the same hand-in, a line for each.
+    why: how many were graded for which reason.
     """
 
     rows: tuple[Row, ...]
@@ -74,7 +73,6 @@ class Summary:
     remarks: tuple[str, ...]
     tables: tuple[Path, ...]
     why: Mapping[str, int] = field(default_factory=dict)
-    alike: tuple[str, ...] = ()
 
     @property
     def failures(self) -> list[Row]:
@@ -101,7 +99,11 @@ class Summary:
         lines += [f"points given by hand: {by_hand}, see points_by_hand"] if by_hand else []
         warned = [(row, row.warning()) for row in self.rows]
         lines += [f"look again: {row.student.id}, {row.exercise}: {words}" for row, words in warned if words]
-        lines += [f"the same hand-in: {who}" for who in self.alike]
+        equal: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            if row.points_by_grader:  # the exercise as it was handed out has none
+                equal.setdefault((row.exercise, row.hand_in), []).append(row.student.id)
+        lines += [f"the same hand-in: {one}: {', '.join(who)}" for (one, _), who in equal.items() if len(who) > 1]
         noted = [row for row in self.rows if row.record and row.record.result and row.record.result.notes]
         lines += [f"note: {row.student.id}: {note}" for row in noted for note in row.record.result.notes]
         lines += [f"{GRADER_FAILED}: {row.student.id} ({row.exercise}): {row.diagnosis}" for row in self.failures]
@@ -164,11 +166,11 @@ def grade_class(
         todo, kept, why = [], 0, Counter[str]()
         for student in there_are if students is None else [one for one in there_are if one in students]:
             for exercise_id in wanted:
-                found, due = handed_in[student, exercise_id], classroom.due.get(exercise_id)
-                if found.missing and due is not None and now <= due:
+                (digest, missing), due = handed_in[student, exercise_id], classroom.due.get(exercise_id)
+                if missing and due is not None and now <= due:
                     continue
                 record = store.read(student, exercise_id)
-                key = Key(found.digest, grader_version(exercise_id), seed, device)
+                key = Key(digest, grader_version(exercise_id), seed, device)
                 reason = "asked for" if students is not None else _why(store, student, exercise_id, record, key)
                 if reason:
                     todo.append((student, exercise_id))
@@ -193,7 +195,7 @@ def grade_class(
     remarks += [f"{one.where}: there is no student {one.student!r}" for one in given if one.student not in known]
     bad_times = {f"{row.student.id}/{row.exercise.split('/')[0]}": 0 for row in rows if row.submitted_at == UNKNOWN}
     remarks += [f"the time in submitted/{place}/timestamp.txt cannot be read" for place in bad_times]
-    return Summary(tuple(rows), len(todo), kept, tuple(remarks), tables, dict(why), _alike(rows, handed_in))
+    return Summary(tuple(rows), len(todo), kept, tuple(remarks), tables, dict(why))
 
 
 def grade_in_child(submission: Submission, seed: int, device: str, isolation: str) -> str:
@@ -242,7 +244,7 @@ class _Run:
     def _start(self, client: Client, todo: Iterator[tuple[str, str]], under_way: dict, results: object) -> None:
         for student, exercise_id in todo:
             submission = self.classroom.hand_in(student, exercise_id)
-            key = _key(submission, self.seed, self.device)
+            key = Key(submission.digest, grader_version(exercise_id), self.seed, self.device)
             future = client.submit(
                 _graded,
                 self.grade,
@@ -278,17 +280,13 @@ def _arrived(future: Future, student: str, submission: Submission, key: Key) -> 
     """What became of a task. Raises ClassroomError where the fault is not the submission's."""
     error = future.exception()
     if error is None:
-        return _record(student, submission, key, Result.from_json(future.result()))
+        status = "graded" if submission.status == "ok" else submission.status
+        return Record(student, submission.exercise, status, key, Result.from_json(future.result()))
     if isinstance(error, CancelledError):
         raise ClassroomError("the scheduler was lost. What is graded is kept; the same command goes on")
     if isinstance(error, UnfitWorker):
         raise ClassroomError(str(error))
     return _failure(student, submission, key, error)
-
-
-def _record(student: str, submission: Submission, key: Key, result: Result) -> Record:
-    status = "graded" if submission.status == "ok" else submission.status
-    return Record(student, submission.exercise, status, key, result)
 
 
 def _dated(record: Record, before: Record | None, classroom: ClassFolder, now: datetime) -> Record:
@@ -309,10 +307,6 @@ def _failure(student: str, submission: Submission, key: Key, error: BaseExceptio
     if isinstance(error, KilledWorker):
         words = "the grader's process died each time it graded this"
     return Record(student, submission.exercise, GRADER_FAILED, key, message=f"{words}; grade it by hand")
-
-
-def _key(submission: Submission, seed: int, device: str) -> Key:
-    return Key(submission.digest, grader_version(submission.exercise), seed, device)
 
 
 NEW, CHANGED, FAILED, DAMAGED = "new", "handed in again", "the grader had failed", "the stored grade was damaged"
@@ -339,39 +333,15 @@ def told_why(why: Mapping[str, int]) -> str:
     return f" ({', '.join(f'{number} {reason}' for reason, number in why.items())})" if why else ""
 
 
-@dataclass(frozen=True)
-class _HandIn:
-    """What is known of one hand-in without keeping it. text: a hash of the kernel without white space, or of the cells
-    where there is no kernel.
-    """
-
-    digest: str
-    missing: bool
-    text: str
-
-
 def _handed_in(
     classroom: ClassFolder, students: Iterable[str], exercises: Iterable[str]
-) -> dict[tuple[str, str], _HandIn]:
-    """By student and exercise. The hand-ins themselves stay on the disk."""
+) -> dict[tuple[str, str], tuple[str, bool]]:
+    """Digest of each hand-in, and whether nothing was handed in. The hand-ins themselves stay on the disk."""
     found = {}
-    for student in students:
-        for exercise_id in exercises:
-            submission = classroom.hand_in(student, exercise_id)
-            text = "".join((submission.kernel or str(sorted(submission.cells.items()))).split())
-            text = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-            found[student, exercise_id] = _HandIn(submission.digest, submission.status == "missing", text)
+    for student, exercise_id in product(students, exercises):
+        submission = classroom.hand_in(student, exercise_id)
+        found[student, exercise_id] = submission.digest, submission.status == "missing"
     return found
-
-
-def _alike(rows: Sequence[Row], handed_in: Mapping[tuple[str, str], _HandIn]) -> tuple[str, ...]:
-    """Students whose hand-ins differ in white space at most, and earned points: the exercise as handed out has none."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        if row.points_by_grader:
-            text = handed_in[row.student.id, row.exercise].text
-            groups.setdefault((row.exercise, text), []).append(row.student.id)
-    return tuple(f"{one}: {', '.join(students)}" for (one, _), students in groups.items() if len(students) > 1)
 
 
 def rows_of(classroom: ClassFolder, students: Iterable[str], exercises: Iterable[str]) -> list[Row]:
@@ -380,23 +350,26 @@ def rows_of(classroom: ClassFolder, students: Iterable[str], exercises: Iterable
     return _rows(classroom, ResultsStore(classroom.path).seed(), handed_in, datetime.now(UTC))
 
 
-def _rows(classroom: ClassFolder, seed: int, handed_in: Mapping[tuple[str, str], _HandIn], now: datetime) -> list[Row]:
+def _rows(
+    classroom: ClassFolder, seed: int, handed_in: Mapping[tuple[str, str], tuple[str, bool]], now: datetime
+) -> list[Row]:
     """A row for each hand-in, by student and in the order of the course."""
     rows = []
     store, by_hand = ResultsStore(classroom.path), read_by_hand(classroom)
     for student in classroom.students:
         for exercise_id in all_ids():
-            if (found := handed_in.get((student.id, exercise_id))) is None:
+            if (student.id, exercise_id) not in handed_in:
                 continue
+            digest, missing = handed_in[student.id, exercise_id]
             record = store.read(student.id, exercise_id)
             # It may have been handed in again, or the seed drawn anew, since it was graded.
-            if record is not None and (record.key.digest, record.key.seed) != (found.digest, seed):
+            if record is not None and (record.key.digest, record.key.seed) != (digest, seed):
                 record = None
-            given = choose(by_hand.get((student.id, exercise_id), ()), hand_in_code(found.digest))
+            given = choose(by_hand.get((student.id, exercise_id), ()), hand_in_code(digest))
             due = classroom.due.get(exercise_id)
             time = _time(classroom, student, exercise_id, record)
             is_open, rule = due is not None and now <= due, classroom.late.get(exercise_id)
-            rows.append(Row(student, exercise_id, record, time, due, is_open, not found.missing, rule, *given))
+            rows.append(Row(student, exercise_id, record, time, due, is_open, not missing, rule, *given))
     return rows
 
 

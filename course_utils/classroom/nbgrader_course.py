@@ -21,8 +21,7 @@ import shutil
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbformat.notebooknode import NotebookNode
 from nbgrader import preprocessors as nb
-from nbgrader.api import Comment, Grade, Gradebook, MissingEntry, SubmittedNotebook
+from nbgrader.api import Comment, Grade, Gradebook, SubmittedNotebook
 from nbgrader.apps import api as nbgrader_api
 from nbgrader.apps import autogradeapp, generateassignmentapp, generatefeedbackapp
 from nbgrader.apps.baseapp import NbGrader
@@ -40,16 +39,16 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.preprocessors.base import NbGraderPreprocessor
-from nbgrader.utils import is_grade, is_locked, is_solution
+from nbgrader.utils import is_grade, is_solution
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 
 from course_utils.classroom.by_hand import RESULT, append, hand_in_code, in_formgrader
 from course_utils.classroom.class_folder import ClassFolder, ClassroomError, Student, chapters, read_class, writing
-from course_utils.classroom.gradebook import NOT_DUE, UNKNOWN, Row
+from course_utils.classroom.gradebook import NOT_GRADED, UNKNOWN, Row
 from course_utils.classroom.grading import rows_of
+from course_utils.classroom.results_store import GRADER_FAILED
 from course_utils.classroom.source import has_source, write_source
-from course_utils.grading import release as stripping
 from course_utils.grading.catalog import all_ids, exercise
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission
@@ -102,11 +101,10 @@ def configure(c: Config, folder: Path) -> None:
 
     c.CourseDirectory.root = str(folder.resolve())
     # nbgrader's list without InstantiateTests, which starts a kernel to write tests (we have none of its kind), and
-    # with our StripSolutions for ClearSolutions, which knows only one stub per language and leaves explanations in.
+    # without ClearSolutions: there is no solution in source/.
     c.GenerateAssignment.preprocessors = _named(
         nb.IncludeHeaderFooter,
         nb.LockCells,
-        StripSolutions,
         nb.ClearOutput,
         nb.CheckCellMetadata,
         nb.ComputeChecksums,
@@ -128,7 +126,7 @@ def configure(c: Config, folder: Path) -> None:
     c.FileNameCollectorPlugin.named_regexp = (
         r".*/extracted/(?P<student_id>[^/]+)/(?:.*/)?(?P<file_id>[^/]+\.(?:cu|ipynb)(?:\.(?:txt|json))?)$"
     )
-    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, HideTests, PlainLinks, PageHead, CSSHTMLHeaderPreprocessor)
+    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, PlainLinks, PageHead, CSSHTMLHeaderPreprocessor)
     # nbgrader's own name would be grades.csv, that of the table of `classroom grade`.
     c.ExportPlugin.to = "nbgrader_export.csv"
 
@@ -138,83 +136,47 @@ def _named(*classes: type) -> list[str]:
     return [f"{cls.__module__}.{cls.__name__}" for cls in classes]
 
 
-class StripSolutions(nb.ClearSolutions):
-    """Takes out solutions as `make exercises` does."""
-
-    def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        return stripping.strip_notebook(notebook, resources["nbgrader"]["notebook"]), resources
-
-
 class CourseGenerateAssignment(GenerateAssignment):
     """nbgrader's, of the exercises that are assigned now, also where students have handed in others of the chapter.
 
-    nbgrader copies all but notebooks as they are: here a kernel loses its solution, other files go. If a release fails,
-    what was released before is put back.
+    If a release fails, what was released before is put back.
     """
 
     def start(self) -> None:
         """Raises NbGraderException, ValueError or ClassroomError, and leaves release/ as it was."""
         classroom, chapter = read_class(self.coursedir.root), self.coursedir.assignment_id
         write_source(classroom, chapter)
-        with _put_back_on_failure(classroom.path / "release" / chapter):
-            names = {path.stem for path in (classroom.path / "source" / chapter).glob("*.ipynb")}
-            added = _fit_gradebook(self.coursedir, classroom, chapter, names)
+        names = {path.stem for path in (classroom.path / "source" / chapter).glob("*.ipynb")}
+        released = classroom.path / "release" / chapter
+        with tempfile.TemporaryDirectory() as place:
+            if released.exists():
+                shutil.copytree(released, Path(place, chapter))
             try:
+                _fit_gradebook(self.coursedir, classroom, chapter, names)
                 super().start()
             except BaseException:
-                with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as gradebook:
-                    for name in added:
-                        gradebook.remove_notebook(name, chapter)
+                shutil.rmtree(released, ignore_errors=True)
+                if Path(place, chapter).exists():
+                    shutil.copytree(Path(place, chapter), released)
                 raise
 
-    def init_assignment(self, assignment_id: str, student_id: str) -> None:
-        """Raises MarkError; nbgrader then removes what it had released of the assignment."""
-        super().init_assignment(assignment_id, student_id)
-        source = Path(self._format_source(assignment_id, student_id))
-        released = Path(self._format_dest(assignment_id, student_id))
-        for copied in [path for path in released.rglob("*") if path.is_file()]:
-            copied.unlink()
-            if copied.suffix == ".cu":
-                copied.write_bytes(stripping.release(source / copied.relative_to(released)))
 
+def _fit_gradebook(coursedir: CourseDirectory, classroom: ClassFolder, chapter: str, names: set[str]) -> None:
+    """Gives a chapter with hand-ins these notebooks in the gradebook: nbgrader refuses to add or remove one then.
 
-@contextmanager
-def _put_back_on_failure(folder: Path) -> Iterator[None]:
-    """Restores the folder if what is done inside raises."""
-    with tempfile.TemporaryDirectory() as place:
-        before = Path(place, "before")
-        if folder.exists():
-            shutil.copytree(folder, before)
-        try:
-            yield
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            if before.exists():
-                shutil.copytree(before, folder)
-            raise
-
-
-def _fit_gradebook(coursedir: CourseDirectory, classroom: ClassFolder, chapter: str, names: set[str]) -> set[str]:
-    """Gives a chapter with hand-ins these notebooks in the gradebook; returns the names that it did not have.
-
-    nbgrader refuses to add or remove a notebook when there are hand-ins. Of an exercise that is no longer assigned,
-    points given in formgrader move to by_hand.csv.
+    Of an exercise that is no longer assigned, points given in formgrader move to by_hand.csv.
     """
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
-        try:
-            assignment = gradebook.find_assignment(chapter)
-        except MissingEntry:
-            return set()
-        there_are = {one.name for one in assignment.notebooks}
-        if not assignment.submissions or there_are == names:
-            return set()
-        gone = {f"{chapter}/{name}" for name in there_are - names}
+        assignment = gradebook.update_or_create_assignment(chapter)
+        if not assignment.submissions:
+            return
+        complete = {one.name for one in assignment.notebooks if one.grade_cells}  # else a release of it has failed
+        gone = {f"{chapter}/{name}" for name in complete - names}
         append(classroom.path, [one for one in in_formgrader(classroom.path) if one.exercise in gone])
-        for name in there_are - names:
+        for name in {one.name for one in assignment.notebooks} - (complete & names):
             gradebook.remove_notebook(name, chapter)
-        for name in names - there_are:
+        for name in names - complete:
             gradebook.add_notebook(name, chapter)
-    return names - there_are
 
 
 class CourseCollect(ExchangeCollect):
@@ -285,14 +247,11 @@ class CourseAutograde(_RowsInResources, Autograde):
             rows = [self.rows[student, one] for one in released_exercises(folder, chapter)]
             if not rows:
                 raise ClassroomError(f"{chapter} is not in {folder.path / 'release'}: run `classroom release` first")
-            ungraded = [
-                row for row in rows if row.status != NOT_DUE and (row.record is None or row.record.result is None)
-            ]
+            ungraded = [row for row in rows if row.status in (NOT_GRADED, GRADER_FAILED)]
             try:
                 if ungraded:
-                    raise ValueError(
-                        "; ".join(f"{row.exercise.split('/')[1]}: {_why_ungraded(row)}" for row in ungraded)
-                    )
+                    names = ", ".join(row.exercise.split("/")[1] for row in ungraded)
+                    raise ValueError(f"{names}: {ungraded[0].status}: run `classroom grade`")
                 check_submission(folder, student, chapter)
             except (OSError, ValueError) as error:
                 problems.append(f"{student}, {chapter}: no page. {error}")
@@ -318,11 +277,6 @@ class CourseAutograde(_RowsInResources, Autograde):
             gradebook.db.commit()
 
 
-def _why_ungraded(row: Row) -> str:
-    message = row.record.message if row.record is not None else "it is not graded as it is now"
-    return f"{message}: run `classroom grade`"
-
-
 def released_exercises(folder: ClassFolder, chapter: str) -> list[str]:
     """The chapter's exercises that are assigned and in release/."""
     return [one for one in folder.assigned(chapter) if (folder.path / "release" / f"{one}.ipynb").exists()]
@@ -345,21 +299,10 @@ def check_submission(folder: ClassFolder, student: str, chapter: str) -> None:
         submitted_at = folder.submitted_at(student, chapter)
         if submitted_at is not None:
             (target / "timestamp.txt").write_text(f"{submitted_at:%Y-%m-%d %H:%M:%S.%f} UTC")
-    secret = _secret(folder.path / "submitted" / student / chapter)
-    if secret:
-        (target / SECRET).write_text(secret)
-
-
-def _secret(handed_in: Path) -> str:
-    """What nbgrader puts into a hand-in so that its author alone can fetch the feedback; "" where there is none."""
-    if handed_in.is_symlink() or handed_in.parent.is_symlink():
-        return ""
-    try:
-        number = os.open(handed_in / SECRET, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(number, encoding="ascii") as file:
-            return file.read(1000)
-    except (OSError, UnicodeDecodeError):
-        return ""
+    with contextlib.suppress(ValueError):
+        secret = folder.small_file(student, chapter, SECRET)  # by which its author alone can fetch the feedback
+        if secret is not None:
+            (target / SECRET).write_bytes(secret)
 
 
 def _fill(frame: NotebookNode, submission: Submission) -> NotebookNode:
@@ -509,15 +452,6 @@ def _span(seconds: int) -> str:
     units = [unit for unit, count in counts.items() if count]
     first = list(counts).index(units[0]) if units else 3
     return " ".join(f"{counts[unit]} {unit}" for unit in list(counts)[first : first + 2] if counts[unit]) or "0 s"
-
-
-class HideTests(nb.ClearHiddenTests):
-    """Takes hidden tests out of feedback pages: autograde has put the teacher's test cells back, with all they hold."""
-
-    def preprocess_cell(self, cell: NotebookNode, resources: dict, cell_index: int) -> tuple[NotebookNode, dict]:
-        if is_locked(cell):  # in a cell of the student's, such a mark means nothing, and one without an end would raise
-            return super().preprocess_cell(cell, resources, cell_index)
-        return cell, resources
 
 
 class PlainLinks(NbGraderPreprocessor):

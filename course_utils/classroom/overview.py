@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -17,27 +16,11 @@ from matplotlib.figure import Figure
 
 from course_utils.classroom.class_folder import ClassroomError, read_class, writing
 from course_utils.classroom.results_store import ResultsStore
-from course_utils.grading.result import NOT_MEASURED, RIGHT, Result
+from course_utils.grading.result import NOT_MEASURED, RIGHT, PartResult, Result
 from course_utils.plots.look import BLUE, GREY, SKY, VERMILION
 
 MOST_SHOWN = 3  # diagnoses in the picture, for each exercise
 WIDTH = 44  # letters of a label
-
-
-@dataclass(frozen=True)
-class PartCount:
-    """One part in a class: how many students have all of its points, some, or none; and what they earned together."""
-
-    title: str
-    points: int
-    right: int
-    some: int
-    none: int
-    earned: int
-
-    @property
-    def handed_in(self) -> int:
-        return self.right + self.some + self.none
 
 
 def overview(folder: str | os.PathLike[str]) -> Path:
@@ -57,20 +40,12 @@ def overview(folder: str | os.PathLike[str]) -> Path:
     return path
 
 
-def count_parts(results: Sequence[Result]) -> list[PartCount]:
-    """Of one exercise, in the order of its parts. A bonus that was not measured is left out."""
-    found: dict[str, list] = {}
-    for result in results:
-        for part in result.parts:
-            if part.status != NOT_MEASURED:
-                found.setdefault(part.name, []).append(part)
-    counts = []
-    for mine in found.values():
-        right = sum(part.status == RIGHT for part in mine)
-        some = sum(part.status != RIGHT and part.earned > 0 for part in mine)
-        earned = sum(part.earned for part in mine)
-        counts.append(PartCount(mine[0].title, mine[0].points, right, some, len(mine) - right - some, earned))
-    return counts
+def part_results(results: Sequence[Result]) -> dict[str, list[PartResult]]:
+    """By the title of a part of one exercise, what each student got; a bonus that was not measured is left out."""
+    found: dict[str, list[PartResult]] = {}
+    for part in (part for result in results for part in result.parts if part.status != NOT_MEASURED):
+        found.setdefault(part.title, []).append(part)
+    return found
 
 
 def draw(results: Mapping[str, Sequence[Result]], students: int) -> Figure:
@@ -78,7 +53,7 @@ def draw(results: Mapping[str, Sequence[Result]], students: int) -> Figure:
     shown = {}
     for exercise_id, mine in results.items():
         named = Counter(result.diagnosis.name for result in mine if result.diagnosis is not None)
-        shown[exercise_id] = count_parts(mine), named.most_common(MOST_SHOWN)
+        shown[exercise_id] = part_results(mine), named.most_common(MOST_SHOWN)
     heights = [len(parts) + len(named) + 2.2 for parts, named in shown.values()]
     figure = Figure(figsize=(9, 0.27 * sum(heights) + 0.7), layout="constrained")
     FigureCanvasAgg(figure)
@@ -86,17 +61,24 @@ def draw(results: Mapping[str, Sequence[Result]], students: int) -> Figure:
     for axis, (exercise_id, (parts, named)) in zip(axes, shown.items(), strict=True):
         handed_in = len(results[exercise_id])
         _bars(axis, parts, named, handed_in)
-        of_all = sum(p.earned for p in parts) / max(1, sum(p.points * p.handed_in for p in parts))
+        every = [part for mine in parts.values() for part in mine]
+        of_all = sum(part.earned for part in every) / max(1, sum(part.points for part in every))
         axis.set_title(f"{exercise_id}: {handed_in} of {students} handed in, {of_all:.0%} of their points", fontsize=10)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=8)
     return figure
 
 
-def _bars(axis: Axes, parts: Sequence[PartCount], named: Sequence[tuple[str, int]], handed_in: int) -> None:
-    labels = [*(_short(part.title) for part in parts), *(_short(name) for name, _ in named)]
+def _bars(
+    axis: Axes, parts: Mapping[str, Sequence[PartResult]], named: Sequence[tuple[str, int]], handed_in: int
+) -> None:
+    labels = [_short(label) for label in (*parts, *(name for name, _ in named))]
     left = [0.0] * len(parts)
-    for field, colour, words in (("right", BLUE, "right"), ("some", SKY, "in part"), ("none", VERMILION, "no points")):
-        widths = [100 * getattr(part, field) / part.handed_in for part in parts]
+    for colour, words, belongs in (
+        (BLUE, "right", lambda part: part.status == RIGHT),
+        (SKY, "in part", lambda part: part.status != RIGHT and part.earned > 0),
+        (VERMILION, "no points", lambda part: part.status != RIGHT and part.earned == 0),
+    ):
+        widths = [100 * sum(map(belongs, mine)) / len(mine) for mine in parts.values()]
         axis.barh(range(len(parts)), widths, left=left, color=colour, label=words, height=0.75)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     places = range(len(parts), len(labels))

@@ -127,23 +127,19 @@ class ResultsStore:
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file so that a reader, or a crash, finds either the old or the new text. Raises ClassroomError."""
     with writing(path):
-        _write(path, text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        # Half a surrogate pair, from a student's notebook, becomes the \uXXXX that JSON reads.
-        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            # Half a surrogate pair, from a student's notebook, becomes the \uXXXX that JSON reads.
+            with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
 
 
 def exercise_seed(seed: int, exercise_id: str) -> int:

@@ -1,4 +1,4 @@
-"""Writes source/NN_slug/ of a class, from which nbgrader releases: the exercises that are assigned, with solutions."""
+"""Writes source/NN_slug/ of a class, from which nbgrader releases: the exercises that are assigned."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def has_source(exercise_id: str) -> bool:
 
 
 def write_source(classroom: ClassFolder, chapter: str) -> None:
-    """Writes the assigned exercises of a chapter into source/, in place of what is there.
+    """Writes the assigned exercises of a chapter, without solutions, into source/, in place of what is there.
 
     Raises ValueError, before anything is written, for marks or a graded cell that are not as they must be, and
     ClassroomError.
     """
     texts: dict[str, bytes] = {}
     for exercise_id in filter(has_source, classroom.assigned(chapter)):
-        texts |= _with_solution(exercise(exercise_id))
+        texts |= _as_released(exercise(exercise_id))
     source = classroom.path / "source"
     with writing(source / chapter):
         if source.is_symlink():  # as the course before 1.0 made it
@@ -40,24 +40,21 @@ def write_source(classroom: ClassFolder, chapter: str) -> None:
             (source / chapter / name).write_bytes(text)
 
 
-def _with_solution(task: Exercise) -> dict[str, bytes]:
-    """The files of an exercise with its solution, by name. Raises ValueError, see `write_source`."""
+def _as_released(task: Exercise) -> dict[str, bytes]:
+    """The files of an exercise without its solution, by name. Raises ValueError, see `write_source`."""
     is_own = task.id not in EXERCISE_IDS
     paths = [(own_folder() if is_own else release.SOLUTIONS) / f"{task.id}{suffix}" for suffix in release.SUFFIXES]
-    texts = {path.name: path.read_bytes() for path in paths if path.exists()}
-    for path in (path for path in paths if path.exists()):
-        release.release(path, f"{task.id}{path.suffix}")
+    texts = {path.name: release.release(path, f"{task.id}{path.suffix}") for path in paths if path.exists()}
     if is_own:
-        if b"// BEGIN SOLUTION" not in texts.get(f"{task.name}.cu", b""):
+        if release.CUDA.stub.encode() not in texts.get(f"{task.name}.cu", b""):
             raise ValueError(f"{paths[0]}: takes a kernel with {release.CUDA.begin!r}, else it is handed out whole")
         texts.setdefault(f"{task.name}.ipynb", nbformat.writes(notebook(task)).encode())
     for cell in nbformat.reads(texts[f"{task.name}.ipynb"].decode(), as_version=4).cells:
         settings = cell.metadata.get("nbgrader", {})
         if settings.get("grade") and (settings.grade_id != GRADE_CELL or settings.points != task.points):
-            raise ValueError(
-                f"{task.id}: got a graded cell {settings.grade_id!r} with {settings.points} points; takes one named"
-                f" {GRADE_CELL!r} with {task.points}: tests in notebooks are not run"
-            )
+            got = f"got a graded cell {settings.grade_id!r} with {settings.points} points"
+            takes = f"takes one named {GRADE_CELL!r} with {task.points}: tests in notebooks are not run"
+            raise ValueError(f"{task.id}: {got}; {takes}")
     return texts
 
 

