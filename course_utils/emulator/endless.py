@@ -23,7 +23,7 @@ def endless_loop(frames: Sequence[Sequence[int]], code: str, kernel: str, *, jum
     while all(len(lines) > depth + 1 for lines in frames) and len({lines[depth] for lines in frames}) == 1:
         depth += 1  # all are within one call: the loop is in the function that is called
     seen = {lines[min(depth, len(lines) - 1)] for lines in frames}
-    own = find_kernels(code).get(kernel.partition("<")[0])
+    own = find_kernels(code).get(kernel.partition("<")[0].split("::")[-1])
     bodies = [[code.count("\n", 0, at) + 1 for at in body] for body in (own.bodies if own and not depth else ())]
     seen = {line for line in seen if any(first <= line <= last for first, last in bodies)} or seen
     loops = _loops(code)

@@ -89,11 +89,11 @@ def _own_exercise(path: Path, exercise_id: str) -> Exercise:
     try:
         spec.loader.exec_module(module)
         task: Exercise = module.EXERCISE
-        is_there = task.id == exercise_id
+        named = task.id
     except Exception as error:
         raise ValueError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
-    if not is_there:
-        raise ValueError(f"{path}: EXERCISE has the id {task.id!r}, its place says {exercise_id!r}")
+    if named != exercise_id:
+        raise ValueError(f"{path}: EXERCISE has the id {named!r}, its place says {exercise_id!r}")
     if task.collect or not task.kernels:
         raise ValueError(f"{path}: an exercise of your own takes kernels, and questions if you like; no `collect`")
     return task
