@@ -5,6 +5,7 @@
     assignments.csv                optional: assignment (a chapter or an exercise), due ("2026-11-30 18:00 UTC", a day,
                                    which lasts to its end, or empty), and what late work costs: late_percent_per_day,
                                    late_percent_most
+    release/NN_slug/               what was handed out
     submitted/STUDENT/NN_slug/     name.cu and name.ipynb of each exercise, and nbgrader's timestamp.txt
 
 What a teacher wrote is checked, and a mistake in it stops the run with its line. What a student handed in never does.
@@ -25,13 +26,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from course_utils.grading.catalog import EXERCISE_IDS, exercise, exercise_ids, unlisted
+from course_utils.grading.catalog import all_ids, exercise
 from course_utils.grading.result import Diagnosis
 from course_utils.grading.submission import Submission, read_submission
 
-CHAPTERS = tuple(dict.fromkeys(exercise_id.split("/")[0] for exercise_id in EXERCISE_IDS))
 _TIMESTAMP = "timestamp.txt"
 _DAY = re.compile(r"(\d{4}-\d\d-\d\d)(?:\s+([A-Za-z+-]\S*))?")
+
+
+def chapters() -> tuple[str, ...]:
+    """The chapters that have exercises."""
+    return tuple(dict.fromkeys(one.split("/")[0] for one in all_ids()))
 
 
 class ClassroomError(Exception):
@@ -84,8 +89,9 @@ class ClassFolder:
 
     students: sorted by id, those who are not enrolled too. due: by exercise; None where no time is set.
     released: ids of the exercises that every student has a row for: those of assignments.csv if there is one, else of
-    the chapters in which anybody handed in anything. remarks: what the teacher should look at. late: what late work
-    costs, by exercise. delimiter: what stands between the values of the roster, and so of the tables of grades.
+    the chapters in which anybody handed in anything; of a chapter in release/ only those that are there. remarks: what
+    the teacher should look at. late: what late work costs, by exercise. delimiter: what stands between the values of
+    the roster, and so of the tables of grades.
     """
 
     path: Path
@@ -98,12 +104,16 @@ class ClassFolder:
 
     def due_of_chapter(self, chapter: str) -> datetime | None:
         """The last of its exercises' due times."""
-        times = [self.due.get(exercise_id) for exercise_id in exercise_ids(chapter)]
+        times = [self.due.get(exercise_id) for exercise_id in self.assigned(chapter)]
         return max((time for time in times if time is not None), default=None)
 
     def several_due(self, chapter: str) -> bool:
         """Whether its exercises are due at different times."""
-        return len({self.due.get(exercise_id) for exercise_id in exercise_ids(chapter)}) > 1
+        return len({self.due.get(exercise_id) for exercise_id in self.assigned(chapter)}) > 1
+
+    def assigned(self, chapter: str) -> tuple[str, ...]:
+        """Its exercises that assignments.csv names; all of them where there is no such file."""
+        return tuple(one for one in all_ids() if one.split("/")[0] == chapter and (not self.due or one in self.due))
 
     def hand_in(self, student: str, exercise_id: str) -> Submission:
         """What the student handed in; missing or refused files are part of it. A link to a folder is refused."""
@@ -123,22 +133,33 @@ class ClassFolder:
     def hand_ins(self) -> list[tuple[str, str]]:
         """Student and chapter of each, whatever it is: a folder, a link, a file in the place of a folder."""
         folder = self.path / "submitted"
-        there_are = [(student.id, chapter) for student in self.students for chapter in CHAPTERS]
+        there_are = [(student.id, chapter) for student in self.students for chapter in chapters()]
         return [place for place in there_are if os.path.lexists(folder.joinpath(*place))]
 
     def submitted_at(self, student: str, chapter: str) -> datetime | None:
         """The time in timestamp.txt, in UTC; None where there is none. Raises ValueError if it cannot be read."""
-        path = self.path / "submitted" / student / chapter / _TIMESTAMP
+        try:
+            text = self.small_file(student, chapter, _TIMESTAMP)
+            return parse_time(text.decode("utf-8-sig")) if text is not None else None
+        except ValueError as error:
+            path = self.path / "submitted" / student / chapter / _TIMESTAMP
+            raise ValueError(f"the time in {path} cannot be read ({error})") from None
+
+    def small_file(self, student: str, chapter: str, name: str) -> bytes | None:
+        """The first 1000 bytes of a file beside the hand-in; None where there is none. Links are not followed. Raises
+        ValueError if it cannot be read.
+        """
+        path = self.path / "submitted" / student / chapter / name
         if os.path.islink(path.parent) or os.path.islink(path.parent.parent):
             return None
         try:
             number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(number, "rb") as file:
-                return parse_time(file.read(100).decode("utf-8-sig"))
+                return file.read(1000)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
-            raise ValueError(f"the time in {path} cannot be read ({error})") from None
+        except OSError as error:
+            raise ValueError(error.strerror) from None
 
 
 def read_class(folder: str | os.PathLike[str]) -> ClassFolder:
@@ -148,23 +169,26 @@ def read_class(folder: str | os.PathLike[str]) -> ClassFolder:
     if not submitted.is_dir():
         raise ClassroomError(f"{path} is not the folder of a class: there is no {submitted}/STUDENT/NN_slug/")
     roster, delimiter = _roster(path / "students.csv")
-    due, late = _due(path / "assignments.csv")
+    due, late, by_name = _due(path / "assignments.csv")
     try:
-        handed_in, chapters, remarks = _look_through(submitted)
+        handed_in, in_use, remarks = _look_through(submitted)
     except OSError as error:
         raise ClassroomError(f"{submitted} cannot be read: {error.strerror}") from None
     strangers = sorted(handed_in - roster.keys())
     if strangers:
-        remarks.append(f"not in students.csv, graded all the same: {', '.join(strangers)}")
+        hint = "; with nbgrader's exchange an id is the student's login name"
+        remarks.append(f"not in students.csv, graded all the same: {', '.join(strangers)}{hint}")
     students = [*roster.values(), *(Student(name, enrolled=False) for name in strangers)]
-    chosen = [one for one in EXERCISE_IDS if (one in due if due is not None else one.split("/")[0] in chapters)]
-    for name in unlisted():
-        remarks.append(f"{name} is not among the EXERCISE_IDS of course_utils/grading/catalog.py: it is not graded")
+    chosen = [one for one in all_ids() if (one in due if due else one.split("/")[0] in in_use)]
+    not_handed_out = [one for one in chosen if one not in by_name and _lacks(path / "release", one)]
+    for one in not_handed_out:
+        chapter = one.split("/")[0]
+        remarks.append(f"{one} is not in release/: it is in no table until `classroom release {chapter}` hands it out")
     return ClassFolder(
         path,
         tuple(sorted(students, key=lambda student: student.id)),
-        due or {},
-        tuple(chosen),
+        due,
+        tuple(one for one in chosen if one not in not_handed_out),
         tuple(remarks),
         late,
         delimiter,
@@ -193,8 +217,8 @@ def parse_time(text: str) -> datetime:
 
 
 def _look_through(submitted: Path) -> tuple[set[str], set[str], list[str]]:
-    """The students and chapters that submitted/ has folders of, and remarks on what is none."""
-    students, chapters, remarks = set(), set(), []
+    """Students and chapters found in submitted/, and a remark for each folder that is neither."""
+    students, in_use, remarks = set(), set(), []
     for name in sorted(_names(submitted)):
         folder = submitted / name
         if name.startswith("."):
@@ -214,13 +238,13 @@ def _look_through(submitted: Path) -> tuple[set[str], set[str], list[str]]:
         except OSError as error:
             remarks.append(f"submitted/{name} cannot be read: {error.strerror}")
             continue
-        chapters |= there_are & set(CHAPTERS)
-        remarks += [_no_chapter(name, entry) for entry in sorted(there_are - set(CHAPTERS))]
-    return students, chapters, remarks
+        in_use |= there_are & set(chapters())
+        remarks += [_no_chapter(name, entry) for entry in sorted(there_are - set(chapters()))]
+    return students, in_use, remarks
 
 
 def _no_chapter(student: str, entry: str) -> str:
-    close = difflib.get_close_matches(entry, CHAPTERS, 1, 0.8)
+    close = difflib.get_close_matches(entry, chapters(), 1, 0.8)
     hint = f": is it {close[0]}? Then name it so" if close else ""
     if entry.endswith((".cu", ".ipynb")):
         hint = ": a file belongs into the folder of its chapter"
@@ -229,7 +253,7 @@ def _no_chapter(student: str, entry: str) -> str:
 
 def _roster(path: Path) -> tuple[dict[str, Student], str]:
     students: dict[str, Student] = {}
-    rows, delimiter = _rows(path, "id", "id,first_name,last_name,email")
+    rows, delimiter = read_table(path, "id", "id,first_name,last_name,email")
     for line, row in rows:
         reason = _bad_id(row["id"])
         if reason:
@@ -241,21 +265,22 @@ def _roster(path: Path) -> tuple[dict[str, Student], str]:
     return students, delimiter
 
 
-def _due(path: Path) -> tuple[dict[str, datetime | None] | None, dict[str, LateRule]]:
-    """Due times by exercise, None if there is no such file; and what late work costs.
+def _due(path: Path) -> tuple[dict[str, datetime | None], dict[str, LateRule], set[str]]:
+    """Due times by exercise, what late work costs, and the exercises that have a line of their own.
 
     A line for a chapter is one for each of its exercises; a line for an exercise goes before it.
     """
-    if not path.exists():
-        return None, {}
     due: dict[str, datetime | None] = {}
     late: dict[str, LateRule] = {}
-    rows, _ = _rows(path, "assignment", "assignment,due")
-    for line, row in sorted(rows, key=lambda numbered: numbered[1]["assignment"] not in CHAPTERS):
+    by_name: set[str] = set()
+    if not path.exists():
+        return due, late, by_name
+    rows, _ = read_table(path, "assignment", "assignment,due")
+    for line, row in sorted(rows, key=lambda numbered: numbered[1]["assignment"] not in chapters()):
         assignment, where = row["assignment"], f"{path}, line {line}"
-        mine = [one for one in EXERCISE_IDS if assignment in (one, *one.split("/"))]
+        mine = [one for one in all_ids() if assignment in (one, *one.split("/"))]
         if not mine:
-            there_are = ", ".join((*CHAPTERS, *EXERCISE_IDS))
+            there_are = ", ".join((*chapters(), *all_ids()))
             raise ClassroomError(f"{where}: {assignment!r} is no assignment; there are: {there_are}")
         try:
             time = _due_time(row["due"]) if row.get("due") else None
@@ -265,7 +290,13 @@ def _due(path: Path) -> tuple[dict[str, datetime | None] | None, dict[str, LateR
         due |= dict.fromkeys(mine, time)
         rule = _late_rule(row, where)
         late |= dict.fromkeys(mine, rule) if rule else {}
-    return due, late
+        by_name |= {*mine} if assignment not in chapters() else set()
+    return due, late, by_name
+
+
+def _lacks(release: Path, exercise_id: str) -> bool:
+    """Whether this exercise's chapter was handed out without it."""
+    return (release / exercise_id).parent.is_dir() and not (release / f"{exercise_id}.ipynb").exists()
 
 
 def _due_time(text: str) -> datetime:
@@ -289,7 +320,7 @@ def _late_rule(row: Mapping[str, str], where: str) -> LateRule | None:
     return None if per_day is None else LateRule(per_day, 100.0 if most is None else most)
 
 
-def _rows(path: Path, needed: str, columns: str) -> tuple[list[tuple[int, dict[str, str]]], str]:
+def read_table(path: Path, needed: str, columns: str) -> tuple[list[tuple[int, dict[str, str]]], str]:
     """The lines of a table of the teacher's with their numbers, values stripped; and what stands between values."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

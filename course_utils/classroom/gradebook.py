@@ -11,11 +11,11 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from course_utils.classroom.by_hand import ByHand
+from course_utils.classroom.by_hand import ByHand, hand_in_code
 from course_utils.classroom.class_folder import LateRule, Student
 from course_utils.classroom.results_store import Record, write_atomically
 from course_utils.grading.catalog import exercise
@@ -26,7 +26,7 @@ BOM = "\ufeff"  # by which Excel knows that a table is in UTF-8
 COLUMNS = (
     "student_id", "last_name", "first_name", "assignment", "exercise", "points", "max_points", "status",
     "late_seconds", "diagnosis", "parts", "submitted_at", "in_roster",
-    "points_by_grader", "points_by_hand", "late_penalty", "notes",
+    "points_by_grader", "points_by_hand", "late_penalty", "notes", "hand_in",
 )  # fmt: skip
 
 
@@ -36,7 +36,8 @@ class Row:
 
     record: its grade; None if it is not graded yet. submitted_at: in UTC; None if there is no time, "unknown" if it
     cannot be read. due: None if no time is set. is_open: whether it may still be handed in. handed_in: whether anything
-    was. late_rule: what late work costs. by_hand: what the teacher changed.
+    was. late_rule: what late work costs. by_hand: points given by hand that count; outdated: the latest that do not,
+    because they were given for another hand-in.
     """
 
     student: Student
@@ -47,7 +48,8 @@ class Row:
     is_open: bool = False
     handed_in: bool = True
     late_rule: LateRule | None = None
-    by_hand: ByHand = ByHand()
+    by_hand: ByHand | None = None
+    outdated: ByHand | None = None
 
     @property
     def status(self) -> str:
@@ -59,7 +61,7 @@ class Row:
     @property
     def has_points(self) -> bool:
         """Whether it is known how many. A missing submission has 0; one that is not graded or not due has none yet."""
-        return self.status != NOT_DUE and (self.points_by_grader is not None or self.by_hand.points is not None)
+        return self.status != NOT_DUE and (self.points_by_grader is not None or self.by_hand is not None)
 
     @property
     def points_by_grader(self) -> int | None:
@@ -76,15 +78,13 @@ class Row:
 
     @property
     def penalty(self) -> float | int:
-        """What is taken off for late work: by the class's own rule if there is one, else by nbgrader's plugin."""
-        if not self.has_points:
+        """What is taken off for late work."""
+        if not self.has_points or self.late_rule is None:
             return 0
-        if self.late_rule is None:
-            return short(min(self.by_hand.penalty, max(0.0, self._before_penalty())))
         return short(self.late_rule.penalty(self._before_penalty(), self.late_seconds if self.is_late else 0))
 
     def _before_penalty(self) -> float:
-        return (self.points_by_grader if self.by_hand.points is None else self.by_hand.points) + self.by_hand.extra
+        return self.points_by_grader if self.by_hand is None else self.by_hand.points
 
     @property
     def late_seconds(self) -> int | str:
@@ -135,13 +135,29 @@ class Row:
 
     @property
     def notes(self) -> str:
-        """What is to be known of its files and of points given by hand."""
+        """What student and teacher should know of the files and of points given by hand."""
         notes = list(self.record.result.notes) if self.record is not None and self.record.result is not None else []
-        if self.by_hand.points is not None:
-            notes.append("points given by hand" + ", before it was graded again" * self.by_hand.review)
-        if self.by_hand.extra:
-            notes.append(f"{short(self.by_hand.extra)} points added by hand")
+        if self.by_hand is not None:
+            notes.append(f"points given by hand: {self.by_hand.comment}".removesuffix(": "))
         return "; ".join(notes)
+
+    @property
+    def hand_in(self) -> str:
+        """The code of what was handed in and graded, for by_hand.csv; "" where there is none."""
+        return hand_in_code(self.record.key.digest) if self.record is not None and self.handed_in else ""
+
+    def warning(self, delimiter: str = ",") -> str:
+        """What the teacher should look at again: points by hand for another hand-in, or below the grader's."""
+        given = self.by_hand or self.outdated
+        if given is None:
+            return ""
+        grader = "none yet" if self.points_by_grader is None else self.points_by_grader
+        words = f"{_decimal(short(given.points), delimiter)} points of {given.where}"
+        if self.by_hand is None:
+            now = f"now there is {self.hand_in or 'another'}, which counts with the grader's points: {grader}"
+            return f"{words} were for the hand-in {given.hand_in}; {now}"
+        below = self.points_by_grader is not None and given.points < self.points_by_grader
+        return f"{words} count, though the grader gives {grader}" if below else ""
 
 
 def short(points: float) -> float | int:
@@ -157,20 +173,13 @@ def write_tables(folder: Path, rows: Sequence[Row], delimiter: str = ",") -> tup
     """
     tables = {
         "grades.csv": BOM + _text([COLUMNS, *(_values(row) for row in rows)], delimiter),
-        "grades_by_student.csv": BOM + _text(_by_student(rows), delimiter),
+        "grades_by_student.csv": BOM + _text(_by_student(rows, delimiter), delimiter),
         "grades_moodle.csv": _text(_for_moodle(rows)),
         "grades_canvas.csv": _text(_for_canvas(rows)),
     }
     for name, text in tables.items():
         write_atomically(folder / name, text)
     return tuple(folder / name for name in tables)
-
-
-def write_csv(path: Path, kind: type, records: Sequence[object], delimiter: str) -> None:
-    """A table of dataclasses of one kind, as the tables of grades are written."""
-    names = [one.name for one in fields(kind)]
-    lines = [[getattr(record, name) for name in names] for record in records]
-    write_atomically(path, BOM + _text([names, *lines], delimiter))
 
 
 def harmless(value: object) -> str:
@@ -197,9 +206,10 @@ def _values(row: Row) -> tuple[object, ...]:
         f"{time:%Y-%m-%d %H:%M:%S} UTC" if isinstance(time, datetime) else time or "",
         "yes" if row.student.enrolled else "no",
         "" if row.points_by_grader is None else row.points_by_grader,
-        "" if row.by_hand.points is None else short(row.by_hand.points),
+        "" if row.by_hand is None else short(row.by_hand.points),
         row.penalty,
         row.notes,
+        row.hand_in,
     )
 
 
@@ -211,7 +221,7 @@ def by_student(rows: Iterable[Row]) -> list[list[Row]]:
     return list(found.values())
 
 
-def _by_student(rows: Sequence[Row]) -> list[Sequence[object]]:
+def _by_student(rows: Sequence[Row], delimiter: str = ",") -> list[Sequence[object]]:
     """One line per student; remarks name what is odd.
 
     Where the points of an exercise are not known, its cell says so in words, and there is no total. What may still be
@@ -224,7 +234,7 @@ def _by_student(rows: Sequence[Row]) -> list[Sequence[object]]:
     for mine in by_student(rows):
         student = mine[0].student
         remarks = [] if student.enrolled else ["not in students.csv"]
-        remarks += _remarks(mine)
+        remarks += _remarks(mine, delimiter)
         points = [row.status if row.points is None else row.points for row in mine]
         names = (student.id, student.last_name, student.first_name, student.email)
         table.append((*names, *points, *_total(mine), "; ".join(remarks)))
@@ -281,7 +291,7 @@ def _told(row: Row) -> str:
     return "; ".join(words for words in told if words)
 
 
-def _remarks(rows: Sequence[Row]) -> list[str]:
+def _remarks(rows: Sequence[Row], delimiter: str) -> list[str]:
     """What is odd about a student's hand-ins, a remark for each chapter: "NN_slug: missing (a, b), late"."""
     by_chapter: dict[str, list[Row]] = {}
     for row in rows:
@@ -294,21 +304,25 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
                 names.setdefault(row.status, []).append(row.exercise.split("/")[1])
         odd = [status if len(who) == len(mine) else f"{status} ({', '.join(who)})" for status, who in names.items()]
         odd += ["not in the total yet"] * any(row.is_open and row.status != NOT_DUE for row in mine)
-        taken_off = short(sum(row.penalty for row in mine))
-        odd += ["late" + f" ({taken_off} points taken off)" * bool(taken_off)] * any(row.is_late for row in mine)
+        taken_off = _decimal(short(sum(row.penalty for row in mine)), delimiter)
+        late = "late" + f" ({taken_off} points taken off)" * any(row.penalty for row in mine)
+        odd += [late] * any(row.is_late for row in mine)
         odd += ["time unknown"] * any(row.late_seconds == UNKNOWN for row in mine)
-        odd += [f"{row.exercise.split('/')[1]}: {row.notes}" for row in mine if row.notes]
+        said = [(row.exercise.split("/")[1], words) for row in mine for words in (row.notes, row.warning(delimiter))]
+        odd += [f"{name}: {words}" for name, words in said if words]
         if odd:
             remarks.append(f"{chapter}: {', '.join(odd)}")
     return remarks
 
 
+def _decimal(value: float | int, delimiter: str) -> str:
+    """As a spreadsheet writes it: half a point is 0,5 where semicolons stand between values."""
+    return str(value).replace(".", ",") if delimiter == ";" else str(value)
+
+
 def _text(table: Sequence[Sequence[object]], delimiter: str = ",") -> str:
-    """As CSV. Where semicolons stand between values, a spreadsheet writes half a point as 0,5."""
     file = io.StringIO()
     writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
     for line in table:
-        comma = delimiter == ";"
-        cells = [(harmless(value), isinstance(value, float) and comma) for value in line]
-        writer.writerow([text.replace(".", ",") if decimal else text for text, decimal in cells])
+        writer.writerow(_decimal(cell, delimiter) if isinstance(cell, float) else harmless(cell) for cell in line)
     return file.getvalue()

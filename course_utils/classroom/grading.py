@@ -13,19 +13,19 @@ import re
 import socket
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from course_utils.classroom.by_hand import ByHand, read_by_hand
+from course_utils.classroom.by_hand import choose, hand_in_code, read_by_hand
 from course_utils.classroom.class_folder import ClassFolder, ClassroomError, Student, parse_time, read_class
 from course_utils.classroom.gradebook import NOT_DUE, NOT_GRADED, UNKNOWN, Row, write_tables
 from course_utils.classroom.results_store import (
@@ -36,7 +36,7 @@ from course_utils.classroom.results_store import (
     exercise_seed,
     grader_version,
 )
-from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.grading.catalog import all_ids
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission
 
@@ -95,8 +95,15 @@ class Summary:
         still_open = {row.exercise: row.due for row in self.rows if row.is_open and row.due is not None}
         for exercise_id, due in still_open.items():
             lines.append(f"not due yet, so in no total: {exercise_id} (until {due:%Y-%m-%d %H:%M} UTC)")
-        by_hand = sum(row.by_hand.points is not None or bool(row.by_hand.extra) for row in self.rows)
-        lines += [f"points given by hand in formgrader: {by_hand}, see points_by_hand"] if by_hand else []
+        by_hand = sum(row.by_hand is not None for row in self.rows)
+        lines += [f"points given by hand: {by_hand}, see points_by_hand"] if by_hand else []
+        warned = [(row, row.warning()) for row in self.rows]
+        lines += [f"look again: {row.student.id}, {row.exercise}: {words}" for row, words in warned if words]
+        equal: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            if row.points_by_grader:  # the exercise as it was handed out has none
+                equal.setdefault((row.exercise, row.hand_in), []).append(row.student.id)
+        lines += [f"the same hand-in: {one}: {', '.join(who)}" for (one, _), who in equal.items() if len(who) > 1]
         noted = [row for row in self.rows if row.record and row.record.result and row.record.result.notes]
         lines += [f"note: {row.student.id}: {note}" for row in noted for note in row.record.result.notes]
         lines += [f"{GRADER_FAILED}: {row.student.id} ({row.exercise}): {row.diagnosis}" for row in self.failures]
@@ -155,13 +162,12 @@ def grade_class(
     now = now or datetime.now(UTC)
     with store.lock():
         seed = store.seed(new=new_seed)
-        handed_in = _handed_in(classroom, {*classroom.released, *wanted})
+        handed_in = _handed_in(classroom, there_are, {*classroom.released, *wanted})
         todo, kept, why = [], 0, Counter[str]()
         for student in there_are if students is None else [one for one in there_are if one in students]:
             for exercise_id in wanted:
-                digest, status = handed_in[student, exercise_id]
-                due = classroom.due.get(exercise_id)
-                if status == "missing" and due is not None and now <= due:
+                (digest, missing), due = handed_in[student, exercise_id], classroom.due.get(exercise_id)
+                if missing and due is not None and now <= due:
                     continue
                 record = store.read(student, exercise_id)
                 key = Key(digest, grader_version(exercise_id), seed, device)
@@ -181,38 +187,15 @@ def grade_class(
             except Interrupted as stopped:
                 same = "The same command without --new-seed" if new_seed else "The same command"
                 raise Interrupted(f"{stopped}. {same} goes on; the tables were not written again") from None
-        rows = _rows(classroom, store, seed, {*classroom.released, *wanted}, handed_in, now)
+        rows = _rows(classroom, seed, handed_in, now)
         tables = write_tables(classroom.path, rows, classroom.delimiter)
     remarks = list(classroom.remarks)
+    known = {student.id for student in classroom.students}
+    given = [one for lines in read_by_hand(classroom).values() for one in lines]
+    remarks += [f"{one.where}: there is no student {one.student!r}" for one in given if one.student not in known]
     bad_times = {f"{row.student.id}/{row.exercise.split('/')[0]}": 0 for row in rows if row.submitted_at == UNKNOWN}
     remarks += [f"the time in submitted/{place}/timestamp.txt cannot be read" for place in bad_times]
     return Summary(tuple(rows), len(todo), kept, tuple(remarks), tables, dict(why))
-
-
-def record_of(
-    folder: str | os.PathLike[str], student: str, exercise_id: str, *, isolation: str = "bubblewrap"
-) -> Record:
-    """The stored grade of what is handed in now; if there is none, grades it in this process and stores it.
-
-    Raises ClassroomError if another run is at work in the folder, or without bubblewrap.
-    """
-    classroom, store = ClassFolder(Path(folder), (), {}, (), ()), ResultsStore(folder)
-    submission = classroom.hand_in(student, exercise_id)
-    stored = store.read(student, exercise_id)
-    if _finished(stored, _key(submission, store.seed(), stored.key.device if stored else "cpu")):
-        return stored
-    with store.lock():
-        if isolation == "bubblewrap":
-            _refuse_without_bubblewrap("this machine")
-        key = _key(submission, store.seed(), "cpu")
-        try:
-            text = grade_in_child(submission, exercise_seed(key.seed, exercise_id), key.device, isolation)
-            record = _record(student, submission, key, Result.from_json(text))
-            record = _dated(record, stored, classroom, datetime.now(UTC))
-        except Exception as error:  # a grader's bug must not stop the others
-            record = _failure(student, submission, key, error)
-        store.write(record)
-    return record
 
 
 def grade_in_child(submission: Submission, seed: int, device: str, isolation: str) -> str:
@@ -261,7 +244,7 @@ class _Run:
     def _start(self, client: Client, todo: Iterator[tuple[str, str]], under_way: dict, results: object) -> None:
         for student, exercise_id in todo:
             submission = self.classroom.hand_in(student, exercise_id)
-            key = _key(submission, self.seed, self.device)
+            key = Key(submission.digest, grader_version(exercise_id), self.seed, self.device)
             future = client.submit(
                 _graded,
                 self.grade,
@@ -279,13 +262,15 @@ class _Run:
 
 def _graded(grade: GradeFunction, version: str, submission: Submission, seed: int, device: str, isolation: str) -> str:
     """The task, on a worker."""
+    where = f"the worker on {socket.gethostname()}"
+    if submission.exercise not in all_ids():
+        raise UnfitWorker(f"{where} has no exercise {submission.exercise}: copy own_exercises/ there")
     mine = grader_version(submission.exercise)
     if mine != version:
-        words = f"the worker on {socket.gethostname()} has version {mine} of the course, this run {version}"
-        raise UnfitWorker(f"{words}: install the same on all")
+        raise UnfitWorker(f"{where} has version {mine} of the course, this run {version}: install the same on all")
     if isolation == "bubblewrap":
         try:
-            _refuse_without_bubblewrap(f"the worker on {socket.gethostname()}")
+            _refuse_without_bubblewrap(where)
         except ClassroomError as error:
             raise UnfitWorker(str(error)) from None
     return grade(submission, seed, device, isolation)
@@ -295,17 +280,13 @@ def _arrived(future: Future, student: str, submission: Submission, key: Key) -> 
     """What became of a task. Raises ClassroomError where the fault is not the submission's."""
     error = future.exception()
     if error is None:
-        return _record(student, submission, key, Result.from_json(future.result()))
+        status = "graded" if submission.status == "ok" else submission.status
+        return Record(student, submission.exercise, status, key, Result.from_json(future.result()))
     if isinstance(error, CancelledError):
         raise ClassroomError("the scheduler was lost. What is graded is kept; the same command goes on")
     if isinstance(error, UnfitWorker):
         raise ClassroomError(str(error))
     return _failure(student, submission, key, error)
-
-
-def _record(student: str, submission: Submission, key: Key, result: Result) -> Record:
-    status = "graded" if submission.status == "ok" else submission.status
-    return Record(student, submission.exercise, status, key, result)
 
 
 def _dated(record: Record, before: Record | None, classroom: ClassFolder, now: datetime) -> Record:
@@ -326,14 +307,6 @@ def _failure(student: str, submission: Submission, key: Key, error: BaseExceptio
     if isinstance(error, KilledWorker):
         words = "the grader's process died each time it graded this"
     return Record(student, submission.exercise, GRADER_FAILED, key, message=f"{words}; grade it by hand")
-
-
-def _key(submission: Submission, seed: int, device: str) -> Key:
-    return Key(submission.digest, grader_version(submission.exercise), seed, device)
-
-
-def _finished(record: Record | None, key: Key) -> bool:
-    return record is not None and record.key == key and record.status != GRADER_FAILED
 
 
 NEW, CHANGED, FAILED, DAMAGED = "new", "handed in again", "the grader had failed", "the stored grade was damaged"
@@ -360,65 +333,57 @@ def told_why(why: Mapping[str, int]) -> str:
     return f" ({', '.join(f'{number} {reason}' for reason, number in why.items())})" if why else ""
 
 
-def _handed_in(classroom: ClassFolder, exercises: set[str]) -> dict[tuple[str, str], tuple[str, str]]:
-    """Digest and status of each hand-in. The hand-ins themselves stay on the disk."""
+def _handed_in(
+    classroom: ClassFolder, students: Iterable[str], exercises: Iterable[str]
+) -> dict[tuple[str, str], tuple[str, bool]]:
+    """Digest of each hand-in, and whether nothing was handed in. The hand-ins themselves stay on the disk."""
     found = {}
-    for student in classroom.students:
-        for exercise_id in exercises:
-            submission = classroom.hand_in(student.id, exercise_id)
-            found[student.id, exercise_id] = submission.digest, submission.status
+    for student, exercise_id in product(students, exercises):
+        submission = classroom.hand_in(student, exercise_id)
+        found[student, exercise_id] = submission.digest, submission.status == "missing"
     return found
 
 
+def rows_of(classroom: ClassFolder, students: Iterable[str], exercises: Iterable[str]) -> list[Row]:
+    """What the tables say now of these students' hand-ins for these exercises, from the stored grades."""
+    handed_in = _handed_in(classroom, students, exercises)
+    return _rows(classroom, ResultsStore(classroom.path).seed(), handed_in, datetime.now(UTC))
+
+
 def _rows(
-    classroom: ClassFolder,
-    store: ResultsStore,
-    seed: int,
-    exercises: set[str],
-    handed_in: Mapping[tuple[str, str], tuple[str, str]],
-    now: datetime,
+    classroom: ClassFolder, seed: int, handed_in: Mapping[tuple[str, str], tuple[str, bool]], now: datetime
 ) -> list[Row]:
-    """A row for each student and exercise that is released or was asked for."""
+    """A row for each hand-in, by student and in the order of the course."""
     rows = []
-    by_hand = read_by_hand(classroom.path)
+    store, by_hand = ResultsStore(classroom.path), read_by_hand(classroom)
     for student in classroom.students:
-        for exercise_id in (one for one in EXERCISE_IDS if one in exercises):
+        for exercise_id in all_ids():
+            if (student.id, exercise_id) not in handed_in:
+                continue
+            digest, missing = handed_in[student.id, exercise_id]
             record = store.read(student.id, exercise_id)
-            digest, status = handed_in[student.id, exercise_id]
             # It may have been handed in again, or the seed drawn anew, since it was graded.
             if record is not None and (record.key.digest, record.key.seed) != (digest, seed):
                 record = None
-            changed = by_hand.get((student.id, exercise_id), ByHand())
-            rows.append(_row(classroom, student, exercise_id, record, status != "missing", changed, now))
+            given = choose(by_hand.get((student.id, exercise_id), ()), hand_in_code(digest))
+            due = classroom.due.get(exercise_id)
+            time = _time(classroom, student, exercise_id, record)
+            is_open, rule = due is not None and now <= due, classroom.late.get(exercise_id)
+            rows.append(Row(student, exercise_id, record, time, due, is_open, not missing, rule, *given))
     return rows
 
 
-def _row(
-    classroom: ClassFolder,
-    student: Student,
-    exercise_id: str,
-    record: Record | None,
-    handed_in: bool,
-    by_hand: ByHand,
-    now: datetime,
-) -> Row:
-    chapter, due = exercise_id.split("/")[0], classroom.due.get(exercise_id)
+def _time(classroom: ClassFolder, student: Student, exercise_id: str, record: Record | None) -> datetime | str | None:
+    """When it was handed in; None without a time, UNKNOWN for one that cannot be read."""
+    chapter = exercise_id.split("/")[0]
     try:
         time = classroom.submitted_at(student.id, chapter)
     except ValueError:
-        time = UNKNOWN
-    if record is not None and record.submitted_at and isinstance(time, datetime) and classroom.several_due(chapter):
+        return UNKNOWN
+    if record is not None and record.submitted_at and time is not None and classroom.several_due(chapter):
         # The chapter was handed in again, for another of its exercises: this one is as it was.
         time = min(time, parse_time(record.submitted_at))
-    is_open = due is not None and now <= due
-    rule = classroom.late.get(exercise_id)
-    return Row(student, exercise_id, record, time, due, is_open, handed_in, rule, by_hand)
-
-
-def row_of(classroom: ClassFolder, student: Student, exercise_id: str) -> Row:
-    """What the tables say of one stored grade, for its page. By hand: as nbgrader's gradebook has it at that moment."""
-    record = ResultsStore(classroom.path).read(student.id, exercise_id)
-    return _row(classroom, student, exercise_id, record, True, ByHand(), datetime.now(UTC))
+    return time
 
 
 def _listed(status: str, rows: Sequence[Row]) -> list[str]:

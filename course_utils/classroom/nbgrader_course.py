@@ -1,12 +1,12 @@
 """A class folder as an nbgrader course: release, autograde and feedback with nbgrader's own commands and formgrader.
 
-nbgrader grades by running a student's notebook. We never do that: where nbgrader would run it, the grade comes from the
-course's grader (grading.py), which runs kernel and answers in a child process, and the verdict is written into the
-output of the notebook's cell "grade". Three of nbgrader's classes are extended for this, see `configure`.
+nbgrader grades by running a student's notebook. We never do that: where nbgrader would run it, the grade comes from
+`classroom grade` (grading.py), and the verdict is written into the output of the notebook's cell "grade". Three of
+nbgrader's classes are extended for this, see `configure`.
 
-The class folder holds students.csv, assignments.csv (due dates), source (a link to the course's solutions), release/,
+The class folder holds students.csv, assignments.csv, source/ (what is assigned, see source.py), release/,
 submitted/STUDENT/NN_slug/ (what was handed in, never changed), checked/ (copies that are safe to read), autograded/,
-feedback/, results/ (see classroom.py) and gradebook.db.
+feedback/, results/ (see results_store.py), by_hand.csv and gradebook.db.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from pathlib import Path
 
 import nbformat
@@ -32,7 +30,7 @@ from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbformat.notebooknode import NotebookNode
 from nbgrader import preprocessors as nb
-from nbgrader.api import Gradebook
+from nbgrader.api import Comment, Grade, Gradebook, SubmittedNotebook
 from nbgrader.apps import api as nbgrader_api
 from nbgrader.apps import autogradeapp, generateassignmentapp, generatefeedbackapp
 from nbgrader.apps.baseapp import NbGrader
@@ -41,15 +39,17 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.preprocessors.base import NbGraderPreprocessor
-from nbgrader.utils import is_grade, is_locked, is_solution
+from nbgrader.utils import is_grade, is_solution
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 
-from course_utils.classroom.by_hand import ByHand
-from course_utils.classroom.class_folder import CHAPTERS, ClassFolder, ClassroomError, Student, read_class, writing
-from course_utils.classroom.gradebook import UNKNOWN, Row
-from course_utils.grading import release as stripping
-from course_utils.grading.catalog import EXERCISE_IDS, exercise, unlisted
+from course_utils.classroom.by_hand import RESULT, append, hand_in_code, in_formgrader
+from course_utils.classroom.class_folder import ClassFolder, ClassroomError, Student, chapters, read_class, writing
+from course_utils.classroom.gradebook import NOT_GRADED, UNKNOWN, Row
+from course_utils.classroom.grading import rows_of
+from course_utils.classroom.results_store import GRADER_FAILED
+from course_utils.classroom.source import has_source, write_source
+from course_utils.grading.catalog import all_ids, exercise
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission
 
@@ -66,8 +66,6 @@ configure(c, Path(__file__).parent)
 
 c.CourseDirectory.course_id = "attention-kernels"
 '''
-GRADE_CELL = "grade"
-RESULT = "course_result"  # metadata of the output that shows it
 NO_RESPONSE = "No response."  # nbgrader's own comment on a cell that is as it was handed out
 CHECKED = "checked"
 SECRET = "submission_secret.txt"
@@ -103,11 +101,10 @@ def configure(c: Config, folder: Path) -> None:
 
     c.CourseDirectory.root = str(folder.resolve())
     # nbgrader's list without InstantiateTests, which starts a kernel to write tests (we have none of its kind), and
-    # with our StripSolutions for ClearSolutions, which knows only one stub per language and leaves explanations in.
+    # without ClearSolutions: there is no solution in source/.
     c.GenerateAssignment.preprocessors = _named(
         nb.IncludeHeaderFooter,
         nb.LockCells,
-        StripSolutions,
         nb.ClearOutput,
         nb.CheckCellMetadata,
         nb.ComputeChecksums,
@@ -119,12 +116,8 @@ def configure(c: Config, folder: Path) -> None:
     )
     # WriteVerdict stands for Execute. IgnorePattern and ClearMetadataPreprocessor treat what Execute leaves behind.
     c.Autograde.autograde_preprocessors = _named(
-        WriteVerdict, nb.LimitOutput, nb.SaveAutoGrades, LatePenalties, nb.CheckCellMetadata
+        WriteVerdict, nb.LimitOutput, nb.SaveAutoGrades, LatePenalty, nb.CheckCellMetadata
     )
-    # Autograde puts the teacher's files over the student's, except for these: the kernels that the student wrote.
-    c.Autograde.exclude_overwriting = {
-        chapter: [f"{exercise_id.split('/')[1]}.cu" for exercise_id in _exercises(chapter)] for chapter in CHAPTERS
-    }
     # A link in a hand-in must not be followed with the teacher's rights.
     c.ExchangeFactory.collect = _named(CourseCollect)[0]
     # zip_collect: one archive per student, STUDENT.zip, with the files of a chapter at any depth.
@@ -133,7 +126,7 @@ def configure(c: Config, folder: Path) -> None:
     c.FileNameCollectorPlugin.named_regexp = (
         r".*/extracted/(?P<student_id>[^/]+)/(?:.*/)?(?P<file_id>[^/]+\.(?:cu|ipynb)(?:\.(?:txt|json))?)$"
     )
-    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, HideTests, PlainLinks, PageHead, CSSHTMLHeaderPreprocessor)
+    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, PlainLinks, PageHead, CSSHTMLHeaderPreprocessor)
     # nbgrader's own name would be grades.csv, that of the table of `classroom grade`.
     c.ExportPlugin.to = "nbgrader_export.csv"
 
@@ -143,42 +136,47 @@ def _named(*classes: type) -> list[str]:
     return [f"{cls.__module__}.{cls.__name__}" for cls in classes]
 
 
-def _exercises(chapter: str) -> list[str]:
-    return [exercise_id for exercise_id in EXERCISE_IDS if exercise_id.split("/")[0] == chapter]
-
-
-class StripSolutions(nb.ClearSolutions):
-    """Takes out solutions as `make exercises` does, and refuses test cells that would never be run."""
-
-    def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        where = f"{resources['nbgrader']['assignment']}/{resources['nbgrader']['notebook']}"
-        if where not in EXERCISE_IDS:
-            raise ValueError(f"{where} is not among the EXERCISE_IDS of course_utils/grading/catalog.py: add it there")
-        points = exercise(where).points
-        for cell in notebook.cells:
-            if not is_grade(cell):
-                continue
-            settings = cell.metadata.nbgrader
-            if settings.grade_id != GRADE_CELL or settings.points != points:
-                raise ValueError(
-                    f"{where}: got a graded cell {settings.grade_id!r} with {settings.points} points; takes one named"
-                    f" {GRADE_CELL!r} with {points}: tests belong in course_utils/grading/tasks, notebooks are not run"
-                )
-        return stripping.strip_notebook(notebook, where), resources
-
-
 class CourseGenerateAssignment(GenerateAssignment):
-    """nbgrader's, which copies all but notebooks as they are: here a kernel loses its solution, other files go."""
+    """nbgrader's, of the exercises that are assigned now, also where students have handed in others of the chapter.
 
-    def init_assignment(self, assignment_id: str, student_id: str) -> None:
-        """Raises MarkError; nbgrader then removes what it had released of the assignment."""
-        super().init_assignment(assignment_id, student_id)
-        source = Path(self._format_source(assignment_id, student_id))
-        released = Path(self._format_dest(assignment_id, student_id))
-        for copied in [path for path in released.rglob("*") if path.is_file()]:
-            copied.unlink()
-            if copied.suffix == ".cu":
-                copied.write_bytes(stripping.release(source / copied.relative_to(released)))
+    If a release fails, what was released before is put back.
+    """
+
+    def start(self) -> None:
+        """Raises NbGraderException, ValueError or ClassroomError, and leaves release/ as it was."""
+        classroom, chapter = read_class(self.coursedir.root), self.coursedir.assignment_id
+        write_source(classroom, chapter)
+        names = {path.stem for path in (classroom.path / "source" / chapter).glob("*.ipynb")}
+        released = classroom.path / "release" / chapter
+        with tempfile.TemporaryDirectory() as place:
+            if released.exists():
+                shutil.copytree(released, Path(place, chapter))
+            try:
+                _fit_gradebook(self.coursedir, classroom, chapter, names)
+                super().start()
+            except BaseException:
+                shutil.rmtree(released, ignore_errors=True)
+                if Path(place, chapter).exists():
+                    shutil.copytree(Path(place, chapter), released)
+                raise
+
+
+def _fit_gradebook(coursedir: CourseDirectory, classroom: ClassFolder, chapter: str, names: set[str]) -> None:
+    """Gives a chapter with hand-ins these notebooks in the gradebook: nbgrader refuses to add or remove one then.
+
+    Of an exercise that is no longer assigned, points given in formgrader move to by_hand.csv.
+    """
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        assignment = gradebook.update_or_create_assignment(chapter)
+        if not assignment.submissions:
+            return
+        complete = {one.name for one in assignment.notebooks if one.grade_cells}  # else a release of it has failed
+        gone = {f"{chapter}/{name}" for name in complete - names}
+        append(classroom.path, [one for one in in_formgrader(classroom.path) if one.exercise in gone])
+        for name in {one.name for one in assignment.notebooks} - (complete & names):
+            gradebook.remove_notebook(name, chapter)
+        for name in names - complete:
+            gradebook.add_notebook(name, chapter)
 
 
 class CourseCollect(ExchangeCollect):
@@ -200,11 +198,29 @@ class CourseCollect(ExchangeCollect):
         return [path.name for path in left_out]
 
 
-class CourseAutograde(Autograde):
-    """nbgrader's, on copies in checked/ in place of what was handed in.
+class _RowsInResources:
+    """Gives the preprocessors what the class's tables say of the exercise, as resources["nbgrader"]["row"]."""
+
+    def read_rows(self, folder: ClassFolder) -> None:
+        """Reads the rows of the students and chapters that the converter was asked for."""
+        wanted = self.coursedir.student_id, self.coursedir.assignment_id
+        students = [student.id for student in folder.students if fnmatchcase(student.id, wanted[0])]
+        exercises = [one for one in all_ids() if fnmatchcase(one.split("/")[0], wanted[1])]
+        self.rows = {(row.student.id, row.exercise): row for row in rows_of(folder, students, exercises)}
+
+    def init_single_notebook_resources(self, notebook_filename: str) -> dict:
+        resources = super().init_single_notebook_resources(notebook_filename)
+        place = resources["nbgrader"]
+        place["class_folder"] = self.coursedir.root
+        place["row"] = self.rows[place["student"], f"{place['assignment']}/{place['notebook']}"]
+        return resources
+
+
+class CourseAutograde(_RowsInResources, Autograde):
+    """nbgrader's, on copies in checked/ in place of what was handed in, with the grades of `classroom grade`.
 
     A copy is the released notebook with the student's answers put in, and the student's kernel. So edited, deleted or
-    doubled cells, bad JSON, links and missing files do not reach nbgrader, and every submission gets a grade.
+    doubled cells, bad JSON, links and missing files do not reach nbgrader.
     """
 
     @property
@@ -212,35 +228,63 @@ class CourseAutograde(Autograde):
         return CHECKED if self._sanitizing else self.coursedir.autograded_directory
 
     def start(self) -> None:
+        """Raises NbGraderException, which names who has no grade, after the others have theirs."""
         folder = read_class(self.coursedir.root)
+        self.read_rows(folder)
         known = {student.id: student for student in folder.students}
         pattern = f"{self.coursedir.student_id}/{self.coursedir.assignment_id}"
         found = [place for place in folder.hand_ins() if fnmatchcase("/".join(place), pattern)]
         students = [known[student] for student in dict.fromkeys(student for student, _ in found)]
         _register(self.coursedir, folder, students, sorted({chapter for _, chapter in found}))
-        unreadable = []
+        self._keep_points_of_earlier_hand_ins(folder)
+        # Autograde puts the teacher's files over the student's, except for these.
+        self.exclude_overwriting = {
+            chapter: [f"{one.split('/')[1]}.cu" for one in all_ids() if one.split("/")[0] == chapter]
+            for _, chapter in found
+        }
+        problems = []
         for student, chapter in found:
+            rows = [self.rows[student, one] for one in released_exercises(folder, chapter)]
+            if not rows:
+                raise ClassroomError(f"{chapter} is not in {folder.path / 'release'}: run `classroom release` first")
+            ungraded = [row for row in rows if row.status in (NOT_GRADED, GRADER_FAILED)]
             try:
+                if ungraded:
+                    names = ", ".join(row.exercise.split("/")[1] for row in ungraded)
+                    raise ValueError(f"{names}: {ungraded[0].status}: run `classroom grade`")
                 check_submission(folder, student, chapter)
             except (OSError, ValueError) as error:
-                # No bad file of the student's, which has its sentence: the machine cannot read or write one.
-                unreadable.append(f"{student}, {chapter}: {error}: no grade and no page; the others have theirs")
+                problems.append(f"{student}, {chapter}: no page. {error}")
                 shutil.rmtree(folder.path / CHECKED / student / chapter, ignore_errors=True)
-        super().start()
-        if unreadable:
-            raise NbGraderException("; ".join(unreadable))
+        if len(problems) < len(found) or not found:
+            super().start()
+        if problems:
+            raise NbGraderException("\n".join(problems))
 
-    def init_single_notebook_resources(self, notebook_filename: str) -> dict:
-        resources = super().init_single_notebook_resources(notebook_filename)
-        resources["nbgrader"]["class_folder"] = self.coursedir.root
-        return resources
+    def _keep_points_of_earlier_hand_ins(self, folder: ClassFolder) -> None:
+        """Moves points given in formgrader for what has been replaced since to by_hand.csv."""
+        moved = []
+        for given in in_formgrader(folder.path):
+            row = self.rows.get((given.student, given.exercise))
+            if row is not None and row.record is not None and not given.counts_for(hand_in_code(row.record.key.digest)):
+                moved.append(given)
+        append(folder.path, moved)
+        with Gradebook(self.coursedir.db_url, self.coursedir.course_id) as gradebook:
+            for given in moved:
+                chapter, name = given.exercise.split("/")
+                for grade in gradebook.find_submission_notebook(name, chapter, given.student).grades:
+                    grade.manual_score, grade.extra_credit = None, None
+            gradebook.db.commit()
+
+
+def released_exercises(folder: ClassFolder, chapter: str) -> list[str]:
+    """The chapter's exercises that are assigned and in release/."""
+    return [one for one in folder.assigned(chapter) if (folder.path / "release" / f"{one}.ipynb").exists()]
 
 
 def check_submission(folder: ClassFolder, student: str, chapter: str) -> None:
-    """Write checked/STUDENT/NN_slug/ from what the student handed in. Raises ClassroomError if it was not released."""
-    frames = sorted((folder.path / "release" / chapter).glob("*.ipynb"))
-    if not frames:
-        raise ClassroomError(f"{chapter} is not in {folder.path / 'release'}: run `make release` first")
+    """Write checked/STUDENT/NN_slug/ from what the student handed in."""
+    frames = [folder.path / "release" / f"{one}.ipynb" for one in released_exercises(folder, chapter)]
     target = folder.path / CHECKED / student / chapter
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -255,21 +299,10 @@ def check_submission(folder: ClassFolder, student: str, chapter: str) -> None:
         submitted_at = folder.submitted_at(student, chapter)
         if submitted_at is not None:
             (target / "timestamp.txt").write_text(f"{submitted_at:%Y-%m-%d %H:%M:%S.%f} UTC")
-    secret = _secret(folder.path / "submitted" / student / chapter)
-    if secret:
-        (target / SECRET).write_text(secret)
-
-
-def _secret(handed_in: Path) -> str:
-    """What nbgrader puts into a hand-in so that its author alone can fetch the feedback; "" where there is none."""
-    if handed_in.is_symlink() or handed_in.parent.is_symlink():
-        return ""
-    try:
-        number = os.open(handed_in / SECRET, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(number, encoding="ascii") as file:
-            return file.read(1000)
-    except (OSError, UnicodeDecodeError):
-        return ""
+    with contextlib.suppress(ValueError):
+        secret = folder.small_file(student, chapter, SECRET)  # by which its author alone can fetch the feedback
+        if secret is not None:
+            (target / SECRET).write_bytes(secret)
 
 
 def _fill(frame: NotebookNode, submission: Submission) -> NotebookNode:
@@ -281,78 +314,47 @@ def _fill(frame: NotebookNode, submission: Submission) -> NotebookNode:
 
 
 class WriteVerdict(NbGraderPreprocessor):
-    """In place of running a notebook: grades it, or takes the stored grade, and writes the verdict as cell outputs."""
+    """In place of running a notebook: writes the verdict of the stored grade as cell outputs."""
 
     def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        """Raises RuntimeError if there is no grade to be had; nbgrader then reports the student and goes on."""
-        place = resources["nbgrader"]
-        folder, exercise_id = Path(place["class_folder"]), f"{place['assignment']}/{place['notebook']}"
-        result = result_of(folder, place["student"], exercise_id)
-        kernel = folder / CHECKED / place["student"] / f"{exercise_id}.cu"
+        row: Row = resources["nbgrader"]["row"]
+        kernel = Path(resources["nbgrader"]["class_folder"], CHECKED, row.student.id, f"{row.exercise}.cu")
         for cell in notebook.cells:
             if is_grade(cell):
-                cell.outputs = _outputs(result, kernel)
+                cell.outputs = _outputs(row.record.result, kernel) if row.record is not None else [_points(0)]
         return notebook, resources
 
 
-class LatePenalties(nb.AssignLatePenalties):
-    """Takes off what assignments.csv says that late work costs; where it says nothing, nbgrader's plugin is asked."""
+class LatePenalty(NbGraderPreprocessor):
+    """Takes off what assignments.csv says that late work costs; and points by hand, which are for this hand-in, need no
+    review.
+    """
 
     def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        place = resources["nbgrader"]
-        row = _row_of(Path(place["class_folder"]), place["student"], f"{place['assignment']}/{place['notebook']}")
-        if row.late_rule is None:
-            return super().preprocess(notebook, resources)
+        place, row = resources["nbgrader"], resources["nbgrader"]["row"]
+        late = row.late_seconds if row.is_late else 0
         with Gradebook(place["db_url"]) as gradebook:
             mine = gradebook.find_submission_notebook(place["notebook"], place["assignment"], place["student"])
-            mine.late_submission_penalty = row.late_rule.penalty(mine.score, row.late_seconds if row.is_late else 0)
+            mine.late_submission_penalty = row.late_rule.penalty(mine.score, late) if row.late_rule else None
+            for grade in mine.grades:
+                grade.needs_manual_grade = False
             gradebook.db.commit()
         return notebook, resources
-
-
-def _row_of(folder: Path, student: str, exercise_id: str) -> Row:
-    """What the class's tables say of a grade."""
-    from course_utils.classroom.grading import row_of
-
-    classroom = _class_as_it_is(folder, *(_changed(folder / name) for name in ("students.csv", "assignments.csv")))
-    known = next((one for one in classroom.students if one.id == student), Student(student, enrolled=False))
-    return row_of(classroom, known, exercise_id)
-
-
-@lru_cache(maxsize=1)
-def _class_as_it_is(folder: Path, *_: float) -> ClassFolder:
-    return read_class(folder)
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def result_of(folder: Path, student: str, exercise_id: str) -> Result:
-    """The grade of one submission: the stored one if it still holds, else a new one, which is then stored."""
-    from course_utils.classroom.grading import record_of
-
-    record = record_of(folder, student, exercise_id)
-    if record.result is None:
-        raise RuntimeError(f"{student}, {exercise_id}: {record.status}: {record.message}")
-    return record.result
 
 
 def _outputs(result: Result, kernel: Path) -> list[NotebookNode]:
     """What nbgrader reads points from (a number as the cell's result, at most its points), after what people read."""
     page = STYLE + result.to_html() + _listing(kernel)
-    points = str(min(result.earned, result.points))
-    return [
-        nbformat.v4.new_output(
-            "display_data",
-            {"text/html": page, "text/plain": str(result)},
-            metadata={RESULT: json.loads(result.to_json())},
-        ),
-        nbformat.v4.new_output("execute_result", {"text/plain": points}, execution_count=1),
-    ]
+    shown = nbformat.v4.new_output(
+        "display_data",
+        {"text/html": page, "text/plain": str(result)},
+        metadata={RESULT: json.loads(result.to_json())},
+    )
+    return [shown, _points(min(result.earned, result.points))]
+
+
+def _points(points: int) -> NotebookNode:
+    return nbformat.v4.new_output("execute_result", {"text/plain": str(points)}, execution_count=1)
 
 
 def _listing(kernel: Path) -> str:
@@ -368,7 +370,7 @@ class PageExporter(HTMLExporter):
     """Makes a page from templates/course_feedback/, also where nbgrader names its own template."""
 
 
-class CourseFeedback(GenerateFeedback):
+class CourseFeedback(_RowsInResources, GenerateFeedback):
     """nbgrader's, with our page, and with what its head needs: who it is, and whether it was late."""
 
     def __init__(self, coursedir: CourseDirectory | None = None, **settings: object) -> None:
@@ -377,33 +379,30 @@ class CourseFeedback(GenerateFeedback):
         self.update_config(Config({"PageExporter": template}))
         self.exporter_class = PageExporter
 
-    def init_single_notebook_resources(self, notebook_filename: str) -> dict:
-        resources = super().init_single_notebook_resources(notebook_filename)
-        resources["nbgrader"]["class_folder"] = self.coursedir.root
-        return resources
+    def start(self) -> None:
+        self.read_rows(read_class(self.coursedir.root))
+        super().start()
 
 
 class PageHead(NbGraderPreprocessor):
     """Puts together what templates/course_feedback/ shows: the head of the page, the verdict, and what is folded."""
 
     def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        place = resources["nbgrader"]
-        folder, exercise_id = Path(place["class_folder"]), f"{place['assignment']}/{place['notebook']}"
-        row = _row_of(folder, place["student"], exercise_id)
-        score = sum(cell.metadata.nbgrader.score for cell in notebook.cells if is_grade(cell))
-        given = row.points_by_grader is None or score != min(row.points_by_grader, exercise(exercise_id).points)
-        row = replace(row, by_hand=ByHand(score if given else None, penalty=place["late_penalty"]))
+        row: Row = resources["nbgrader"]["row"]
+        task = exercise(row.exercise)
         comments = [cell.metadata.nbgrader.get("comment") for cell in notebook.cells if is_solution(cell)]
+        comments += [row.by_hand.comment] if row.by_hand is not None else []
+        kernel = Path(resources["nbgrader"]["class_folder"], CHECKED, row.student.id, f"{row.exercise}.cu")
         resources["course"] = {
-            "title": exercise(exercise_id).title,
+            "title": task.title,
             "name": row.student.name,
-            "id": exercise_id,
+            "id": row.exercise,
             "points": row.points,
-            "most": exercise(exercise_id).points,
+            "most": task.points,
             "told": _told(row),
             "comments": [comment for comment in comments if comment and comment != NO_RESPONSE],
             "verdict": "".join(_verdict(cell) for cell in notebook.cells if is_grade(cell)),
-            "kernel": _listing(folder / CHECKED / place["student"] / f"{exercise_id}.cu"),
+            "kernel": _listing(kernel),
             "answers": [cell for cell in notebook.cells if is_solution(cell)],
             "text": [cell for cell in notebook.cells if cell.cell_type == "markdown" and not _about_the_check(cell)],
         }
@@ -441,7 +440,7 @@ def _told(row: Row) -> list[str]:
         told.append(f"Due {row.due:%Y-%m-%d %H:%M} UTC; the time of this hand-in is not known.")
     elif row.due is not None:
         told.append(f"Handed in in time (due {row.due:%Y-%m-%d %H:%M} UTC).")
-    if row.by_hand.points is not None and row.points_by_grader is not None:
+    if row.by_hand is not None and row.points_by_grader is not None:
         told.append(f"Your teacher changed the points; the grader gave {row.points_by_grader}.")
     notes = row.record.result.notes if row.record is not None and row.record.result is not None else ()
     return [*told, *(f"Note: {note}." for note in notes)]
@@ -453,15 +452,6 @@ def _span(seconds: int) -> str:
     units = [unit for unit, count in counts.items() if count]
     first = list(counts).index(units[0]) if units else 3
     return " ".join(f"{counts[unit]} {unit}" for unit in list(counts)[first : first + 2] if counts[unit]) or "0 s"
-
-
-class HideTests(nb.ClearHiddenTests):
-    """Takes hidden tests out of feedback pages: autograde has put the teacher's test cells back, with all they hold."""
-
-    def preprocess_cell(self, cell: NotebookNode, resources: dict, cell_index: int) -> tuple[NotebookNode, dict]:
-        if is_locked(cell):  # in a cell of the student's, such a mark means nothing, and one without an end would raise
-            return super().preprocess_cell(cell, resources, cell_index)
-        return cell, resources
 
 
 class PlainLinks(NbGraderPreprocessor):
@@ -477,13 +467,8 @@ class PlainLinks(NbGraderPreprocessor):
 
 def _open(folder: Path) -> NbGrader:
     """nbgrader with the settings of the class folder, which is made if it is not there. Raises ClassroomError."""
-    link = folder / "source"
-    if not link.is_symlink() and link.exists():
-        raise ClassroomError(f"{link} is in the way: it takes a link to the course's solutions")
     with writing(folder):
         (folder / "submitted").mkdir(parents=True, exist_ok=True)
-        link.unlink(missing_ok=True)
-        link.symlink_to(os.path.relpath(stripping.SOLUTIONS, folder.resolve()))
         for name, text in ((CONFIG_FILE, CONFIG_TEXT), ("students.csv", "id,first_name,last_name,email\n")):
             if not (folder / name).exists():
                 (folder / name).write_text(text)
@@ -496,86 +481,73 @@ def _open(folder: Path) -> NbGrader:
 def _register(
     coursedir: CourseDirectory, folder: ClassFolder, students: Iterable[Student], wanted: Iterable[str]
 ) -> None:
-    """Put students' names and the due dates of chapters into the gradebook."""
+    """Put students' names, the due dates of chapters, and exercises that came after a hand-in into the gradebook."""
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         for student in students:
             names = {"first_name": student.first_name, "last_name": student.last_name, "email": student.email}
             gradebook.update_or_create_student(student.id, **names)
         for chapter in wanted:
-            gradebook.update_or_create_assignment(chapter, duedate=folder.due_of_chapter(chapter))
+            assignment = gradebook.update_or_create_assignment(chapter, duedate=folder.due_of_chapter(chapter))
+            for submission in assignment.submissions:
+                there_are = {mine.name for mine in submission.notebooks}
+                for notebook in [one for one in assignment.notebooks if one.name not in there_are]:
+                    mine = SubmittedNotebook(notebook_id=notebook.id, assignment_id=submission.id)
+                    mine.grades = [Grade(cell_id=cell.id) for cell in notebook.grade_cells]
+                    mine.comments = [Comment(cell_id=cell.id) for cell in notebook.solution_cells]
+                    gradebook.db.add(mine)
+        gradebook.db.commit()
 
 
-def _wanted(chapters: Sequence[str] | None, there_are: list[str]) -> list[str]:
-    unknown = [chapter for chapter in chapters or () if chapter not in there_are]
+def _wanted(asked: Sequence[str] | None, there_are: list[str]) -> list[str]:
+    unknown = [chapter for chapter in asked or () if chapter not in there_are]
     if unknown:
         raise ValueError(f"chapters: got {', '.join(unknown)}; takes {', '.join(there_are)}")
-    return list(chapters or there_are)
+    return list(asked or there_are)
 
 
-def release(folder: Path, chapters: Sequence[str] | None = None) -> int:
-    """Make or renew the class folder, and release chapters (None: all). Returns the exit status."""
+def release(folder: Path, asked: Sequence[str] | None = None) -> int:
+    """Make or renew the class folder, and release chapters (None: all that are assigned). Returns the exit status."""
     app = _open(folder)
-    wanted = _wanted(chapters, [chapter for chapter in CHAPTERS if any((folder / "source" / chapter).glob("*.ipynb"))])
     classroom = read_class(folder)
+    wanted = _wanted(asked, [one for one in chapters() if any(map(has_source, classroom.assigned(one)))])
     _register(app.coursedir, classroom, classroom.students, wanted)
-    for name in unlisted():
-        print(f"{name} is not among the EXERCISE_IDS of course_utils/grading/catalog.py: it will not be graded")
     for chapter in wanted:
         app.coursedir.assignment_id = chapter
         converter = CourseGenerateAssignment(coursedir=app.coursedir, parent=app)
         converter.force = True
         try:
             converter.start()
-        except NbGraderException as error:
-            print(f"{chapter}: not released. {error}")
+        except (NbGraderException, ValueError) as error:
+            print(f"{chapter}: not released, what was released before is as it was. {error}")
             return 1
-        check_release(folder, chapter)
         notebooks = sorted(path.stem for path in (folder / "release" / chapter).glob("*.ipynb"))
         print(f"{folder / 'release' / chapter}: {', '.join(notebooks)}")
     return 0
 
 
-def check_release(folder: Path, chapter: str) -> None:
-    """Raise AssertionError unless what is released of a chapter is its exercises, with no solution in it."""
-    source, released = folder / "source" / chapter, folder / "release" / chapter
-    expected = {path.name: path for path in source.iterdir() if path.suffix in stripping.SUFFIXES}
-    found = {path.name: path for path in released.rglob("*") if path.is_file()}
-    if expected.keys() != found.keys():
-        raise AssertionError(f"{released} holds {sorted(found)}, the chapter's exercises are {sorted(expected)}")
-    for name, path in found.items():
-        exercise_file = stripping.release(expected[name])
-        if path.suffix == ".ipynb":
-            same = _sources(path.read_text("utf-8")) == _sources(exercise_file.decode())
-        else:
-            same = path.read_bytes() == exercise_file
-        if not same:
-            raise AssertionError(f"{path} differs from the exercise: do not hand it out")
+def feedback(folder: Path, asked: Sequence[str] | None = None) -> int:
+    """Bring the grades into gradebook.db and write feedback/STUDENT/NN_slug/*.html. Returns the exit status: 1 if a
+    hand-in has no page.
 
-
-def _sources(text: str) -> list[tuple[str, str, str]]:
-    notebook, _ = nb.ClearHiddenTests().preprocess(nbformat.reads(text, as_version=4), {})
-    return [(cell.id, cell.cell_type, cell.source) for cell in notebook.cells]
-
-
-def feedback(folder: Path, chapters: Sequence[str] | None = None) -> int:
-    """Bring the grades into gradebook.db and write feedback/STUDENT/NN_slug/*.html. Returns the exit status.
-
-    Submissions without a stored grade are graded here, one after the other. Raises ClassroomError for a folder that is
-    no class, has no hand-ins or nothing released.
+    Raises ClassroomError for a folder that is no class, has no hand-ins or nothing released.
     """
     classroom = read_class(folder)
     handed_in = {chapter for _, chapter in classroom.hand_ins()}
     if not handed_in:
         raise ClassroomError(f"no feedback to write in {folder}: no hand-in of a chapter")
-    released = [chapter for chapter in CHAPTERS if any((folder / "release" / chapter).glob("*.ipynb"))]
+    released = [one for one in chapters() if released_exercises(classroom, one)]
     if not released:
-        raise ClassroomError(f"there is no {folder / 'release'}/NN_slug/*.ipynb: run `make release` first")
-    wanted = _wanted(chapters, released)
-    for chapter in sorted(handed_in - set(released)):
-        print(f"{chapter}: no feedback: it is not in {folder / 'release'}")
+        raise ClassroomError(f"there is no {folder / 'release'}/NN_slug/*.ipynb: run `classroom release` first")
+    wanted = _wanted(asked, released)
     app = _open(folder)
     _register(app.coursedir, classroom, classroom.students, wanted)
+    _remove_pages_of_others(classroom)
     status = 0
+    for exercise_id in classroom.released:
+        chapter = exercise_id.split("/")[0]
+        if chapter in (asked or handed_in) and exercise_id not in released_exercises(classroom, chapter):
+            print(f"{exercise_id}: no feedback: it is not in {folder / 'release'}; run `classroom release {chapter}`")
+            status = 1
     for chapter in wanted:
         if chapter not in handed_in:
             continue
@@ -591,3 +563,13 @@ def feedback(folder: Path, chapters: Sequence[str] | None = None) -> int:
         pages = len(list((folder / "feedback").glob(f"*/{chapter}/*.html")))
         print(f"{folder / 'feedback'}/*/{chapter}: {pages} pages")
     return status
+
+
+def _remove_pages_of_others(classroom: ClassFolder) -> None:
+    """Removes the pages, and what they are made from, of students who are no longer in the class."""
+    known = {student.id for student in classroom.students}
+    for folder in (classroom.path / name for name in (CHECKED, "autograded", "feedback")):
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.is_dir() and path.name not in known:
+                shutil.rmtree(path)
+                print(f"removed {path}: not in the class any more")

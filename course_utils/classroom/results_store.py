@@ -22,6 +22,7 @@ from pathlib import Path
 
 from course_utils import __version__
 from course_utils.classroom.class_folder import ClassroomError, writing
+from course_utils.grading.catalog import own_folder, own_ids
 from course_utils.grading.result import Result
 
 GRADER_FAILED = "grader failed"
@@ -126,23 +127,19 @@ class ResultsStore:
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file so that a reader, or a crash, finds either the old or the new text. Raises ClassroomError."""
     with writing(path):
-        _write(path, text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        # Half a surrogate pair, from a student's notebook, becomes the \uXXXX that JSON reads.
-        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            # Half a surrogate pair, from a student's notebook, becomes the \uXXXX that JSON reads.
+            with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
 
 
 def exercise_seed(seed: int, exercise_id: str) -> int:
@@ -157,9 +154,10 @@ def grader_version(exercise_id: str) -> str:
     That is the grader, the exercise's own module, all that these import, and the emulator's sources. A new exercise,
     another exercise's module, a picture or a chapter does not count.
     """
-    modules = _needed(f"course_utils.grading.tasks.{exercise_id.split('/')[1]}")
-    paths = {_modules()[name] for name in modules} | {path for path in _ROOT.rglob("*") if path.suffix in _SOURCES}
-    content = hashlib.sha256()
+    own = own_folder() / f"{exercise_id}.py" if exercise_id in own_ids() else None
+    first = _imports(own) if own else (f"course_utils.grading.tasks.{exercise_id.split('/')[1]}",)
+    paths = {_modules()[name] for name in _needed(*first)} | {p for p in _ROOT.rglob("*") if p.suffix in _SOURCES}
+    content = hashlib.sha256(own.read_bytes() if own else b"")
     for path in sorted(paths):
         content.update(f"{path.relative_to(_ROOT)}\0".encode() + _file_hash(path))
     return f"{__version__}+{content.hexdigest()[:12]}"
@@ -173,7 +171,7 @@ def _needed(*first: str) -> set[str]:
         name = todo.pop()
         if name not in found and not name.startswith(_NO_GRADE):
             found.add(name)
-            todo += _imports(name)
+            todo += _imports(_modules()[name])
     return found
 
 
@@ -185,10 +183,10 @@ def _modules() -> dict[str, Path]:
 
 
 @cache
-def _imports(name: str) -> tuple[str, ...]:
-    """The course's modules that one of them imports, with the packages around these."""
+def _imports(path: Path) -> tuple[str, ...]:
+    """The course's modules that a module imports, with the packages around these."""
     wanted: list[str] = []
-    for node in ast.walk(ast.parse(_modules()[name].read_bytes())):
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             wanted += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     grade.add_argument("--new-seed", action="store_true", help="draw other inputs, and grade everything again")
     grade.set_defaults(act=_grade)
 
-    overview = actions.add_parser("overview", help="count points, parts and diagnoses of the class, and draw them")
+    overview = actions.add_parser("overview", help="draw where the class stands, without names")
     _add_folder(overview)
     overview.set_defaults(act=_overview)
 
@@ -43,10 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_selection(demo)
     demo.add_argument("--students", type=int, default=12, metavar="N")
     demo.add_argument("--seed", type=int, default=0, help="of the draw, and of the inputs of the class")
-    demo.add_argument("--solutions", type=Path, metavar="DIR", help="solutions/ of the course (default: this clone's)")
-    demo.add_argument(
-        "--submissions", type=Path, metavar="DIR", help="known wrong ones, such as tests/grading/submissions"
-    )
     demo.set_defaults(act=_demo)
 
     for action, what in (("release", "make the students' version"), ("feedback", "write a page for each hand-in")):
@@ -99,22 +95,14 @@ def _grade(options: argparse.Namespace) -> int:
 def _overview(options: argparse.Namespace) -> int:
     from course_utils.classroom.overview import overview
 
-    for path in overview(options.folder):
-        print(f"wrote {path}")
+    print(f"wrote {overview(options.folder)}")
     return 0
 
 
 def _demo(options: argparse.Namespace) -> int:
     from course_utils.classroom.demo import make_class
 
-    make_class(
-        options.folder,
-        students=options.students,
-        exercises=_selected(options),
-        seed=options.seed,
-        solutions=options.solutions,
-        submissions=options.submissions,
-    )
+    make_class(options.folder, students=options.students, exercises=_selected(options), seed=options.seed)
     print(f"{options.folder}: {options.students} fictional students; who handed in what is in demo.csv")
     print(f"grade them: python -m course_utils classroom grade --folder {options.folder}")
     return 0
@@ -128,21 +116,13 @@ def _nbgrader(options: argparse.Namespace) -> int:
 
 def _selected(options: argparse.Namespace) -> list[str] | None:
     """Ids of the exercises asked for, in the order of the course; None for all."""
-    from course_utils.grading.catalog import EXERCISE_IDS
+    from course_utils.grading.catalog import all_ids
 
-    if not options.assignment and not options.exercise:
-        return None
-    chapters, names = set(options.assignment or ()), set(options.exercise or ())
-    found = [
-        exercise_id
-        for exercise_id in EXERCISE_IDS
-        if exercise_id.split("/")[0] in chapters or exercise_id in names or exercise_id.split("/")[1] in names
-    ]
-    known = {part for exercise_id in EXERCISE_IDS for part in (exercise_id, *exercise_id.split("/"))}
-    unknown = sorted((chapters | names) - known)
-    if unknown:
-        raise ValueError(f"there is no {', '.join(unknown)}; there are: {', '.join(EXERCISE_IDS)}")
-    return found
+    wanted = {*(options.assignment or ()), *(options.exercise or ())}
+    found = [one for one in all_ids() if wanted & {one, *one.split("/")}]
+    if unknown := sorted(wanted - {part for one in found for part in (one, *one.split("/"))}):
+        raise ValueError(f"there is no {', '.join(unknown)}; there are: {', '.join(all_ids())}")
+    return found if wanted else None
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:

@@ -40,7 +40,6 @@ from course_utils.toolchain.source import (
     Architecture,
     KernelSource,
     find_kernels,
-    line_text,
     required_architecture,
     source_name,
 )
@@ -277,9 +276,6 @@ class EmulatedModule:
                 found[name] = launch.Global(name, first.clone(), first)
         return found
 
-    def _source_line(self, file: str, line: int) -> str | None:
-        return line_text(self._originals.get(file, ""), line)
-
     def global_variables(self) -> list[str]:
         """The names of all __device__ and __constant__ variables."""
         return list(self._globals)
@@ -486,8 +482,8 @@ class EmulatedModule:
                     ended.report,
                     kernel=function,
                     exit_status=ended.exit_status,
-                    locate=lambda program_counter: library.lines.locate(program_counter - ended.load_address),
-                    source_line=self._source_line,
+                    places=lambda program_counter: library.lines.places(program_counter - ended.load_address),
+                    source=lambda file: self._originals.get(file, ""),
                     describe_address=memory.describe,
                 )
             if keep:

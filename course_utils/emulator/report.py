@@ -7,8 +7,10 @@ import os
 from collections import Counter
 from collections.abc import Callable
 
+from course_utils.emulator.endless import endless_loop
 from course_utils.emulator.launcher import Dim3
 from course_utils.toolchain.errors import KernelError
+from course_utils.toolchain.source import line_text
 
 RUNNING, FINISHED, CRASH, TIME_LIMIT = range(4)
 UNDEFINED = 8  # what C++ leaves undefined and a GPU defines
@@ -50,15 +52,20 @@ def printed_text(report: Report) -> str:
     return text + (f"\n[{report.print_lost} more bytes were printed and lost]\n" if report.print_lost else "")
 
 
-def _first_line(report: Report, locate: Callable[[int], tuple[str, int] | None]) -> tuple[str, int] | None:
-    """The first line in which the kernel was seen after the time limit, in the file where it was most: its loop's."""
-    seen = []
-    for sample in report.samples[: min(report.sample_count, len(report.samples))]:
-        waited = (report.file.decode(errors="replace"), sample.waited_at) if sample.waited_at else None
-        if place := locate(sample.program_counter) or waited:
-            seen.append(place)
-    files = Counter(file for file, _ in seen)
-    return min((place for place in seen if place[0] == files.most_common(1)[0][0]), default=None)
+def _endless_loop(
+    report: Report, kernel: str, places: Callable[[int], list[tuple[str, int]]], source: Callable[[str], str]
+) -> tuple[str, int] | None:
+    """The loop in which the kernel was after the time limit, in the file where it was seen most."""
+    samples = report.samples[: min(report.sample_count, len(report.samples))]
+    waits_in = report.file.decode(errors="replace")
+    seen = [places(one.program_counter) or [(waits_in, one.waited_at)] * bool(one.waited_at) for one in samples]
+    files = Counter(frames[0][0] for frames in seen if frames)
+    if not files:
+        return None
+    file = files.most_common(1)[0][0]
+    lines = [[line for name, line in reversed(frames) if name == file] for frames in seen if frames]
+    at_one_place = len({one.program_counter for one in samples}) == 1 and all(seen)
+    return file, endless_loop([one for one in lines if one], source(file), kernel, jumps_to_itself=at_one_place)
 
 
 def failure(
@@ -66,22 +73,24 @@ def failure(
     *,
     kernel: str,
     exit_status: int,
-    locate: Callable[[int], tuple[str, int] | None],
-    source_line: Callable[[str, int], str | None],
+    places: Callable[[int], list[tuple[str, int]]],
+    source: Callable[[str], str],
     describe_address: Callable[[int], str],
 ) -> KernelError:
     """The exception for a launch that did not finish.
 
-    `locate` turns a program counter into (file, line), `source_line` a place into its text, and `describe_address` an
-    address into words that name the kernel argument next to it.
+    `places` turns a program counter into (file, line) of its frames, the innermost first, `source` gives a file's text,
+    and `describe_address` turns an address into words that name the kernel argument next to it.
     """
     if report.outcome == RUNNING:
         how = f"signal {os.WTERMSIG(exit_status)}" if os.WIFSIGNALED(exit_status) else f"status {exit_status}"
         return KernelError(f"{kernel}: the worker process ended without a word ({how})", kind="died", kernel=kernel)
     if report.outcome == TIME_LIMIT:
-        place = _first_line(report, locate)
+        place = _endless_loop(report, kernel, places, source)
+    elif report.line:
+        place = report.file.decode(errors="replace"), report.line
     else:
-        place = (report.file.decode(errors="replace"), report.line) if report.line else locate(report.program_counter)
+        place = next(iter(places(report.program_counter)), None)
     message = report.message.decode(errors="replace")
     if report.outcome == CRASH and report.access:
         message += f": {('', 'read', 'write')[report.access]} {describe_address(report.address)}"
@@ -90,7 +99,7 @@ def failure(
         details += [f"block {report.block.as_tuple()}", f"thread {report.thread.as_tuple()}"]
     text = f"{message} [{', '.join(details)}]"
     if place:
-        code = source_line(*place)
+        code = line_text(source(place[0]), place[1])
         text = f"{place[0]}:{place[1]}: {text}" + (f"\n{place[1]:6d} | {code}" if code else "")
     return KernelError(
         text,

@@ -1,8 +1,11 @@
-"""The exercises of the course, by id."""
+"""The exercises by id: the course's, and a teacher's own in a folder outside of the course's files."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,15 +49,51 @@ def exercises_of_notebook(slug: str) -> tuple[str, ...]:
     return tuple(one for one in EXERCISE_IDS if IN_SECOND_NOTEBOOK.get(one, one.split("/")[0]) == slug)
 
 
+def own_folder() -> Path:
+    """Where a teacher's own exercises lie, as NN_slug/name.py and name.cu: own_exercises/ beside the package, or the
+    folder that COURSE_OWN_EXERCISES names.
+    """
+    return Path(os.environ.get("COURSE_OWN_EXERCISES") or Path(__file__).resolve().parents[2] / "own_exercises")
+
+
+def own_ids() -> tuple[str, ...]:
+    """The ids of a teacher's own exercises. Raises ValueError where two exercises have one name."""
+    found = [f"{path.parent.name}/{path.stem}" for path in sorted(own_folder().glob("[0-9][0-9]_*/*.py"))]
+    known = {one.split("/")[1]: one for one in EXERCISE_IDS}
+    for one in found:
+        if (other := known.setdefault(one.split("/")[1], one)) != one:
+            raise ValueError(f"{own_folder() / one}.py has the name of the exercise {other}: give it another")
+    return tuple(found)
+
+
+def all_ids() -> tuple[str, ...]:
+    """The ids of the course's exercises and of a teacher's own, chapter by chapter."""
+    return tuple(sorted((*EXERCISE_IDS, *own_ids()), key=lambda one: one.split("/")[0]))
+
+
 def exercise(exercise_id: str) -> Exercise:
-    """The exercise of that id. Raises LookupError, which lists the ids there are."""
-    if exercise_id not in EXERCISE_IDS:
-        raise LookupError(f"there is no exercise {exercise_id!r}; there are: {', '.join(EXERCISE_IDS)}")
-    return importlib.import_module(f"course_utils.grading.tasks.{exercise_id.split('/')[1]}").EXERCISE
+    """The exercise of that id. Raises LookupError, which lists the ids there are, and ValueError for a mistake in a
+    teacher's own.
+    """
+    if exercise_id in EXERCISE_IDS:
+        return importlib.import_module(f"course_utils.grading.tasks.{exercise_id.split('/')[1]}").EXERCISE
+    if exercise_id in own_ids():
+        return _own_exercise(own_folder() / f"{exercise_id}.py", exercise_id)
+    raise LookupError(f"there is no exercise {exercise_id!r}; there are: {', '.join(all_ids())}")
 
 
-def unlisted() -> list[str]:
-    """Modules of tasks/ that are no exercise yet, because their id is not in EXERCISE_IDS: "tasks/name.py"."""
-    listed = {exercise_id.split("/")[1] for exercise_id in EXERCISE_IDS}
-    modules = sorted(path.stem for path in (Path(__file__).parent / "tasks").glob("*.py"))
-    return [f"tasks/{name}.py" for name in modules if not name.startswith("_") and name not in listed]
+@cache
+def _own_exercise(path: Path, exercise_id: str) -> Exercise:
+    spec = importlib.util.spec_from_file_location(f"own_exercises.{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        task: Exercise = module.EXERCISE
+        named = task.id
+    except Exception as error:
+        raise ValueError(f"{path} cannot be used: {type(error).__name__}: {error}") from error
+    if named != exercise_id:
+        raise ValueError(f"{path}: EXERCISE has the id {named!r}, its place says {exercise_id!r}")
+    if task.collect or not task.kernels:
+        raise ValueError(f"{path}: an exercise of your own takes kernels, and questions if you like; no `collect`")
+    return task

@@ -19,7 +19,7 @@ from torch import Tensor
 from course_utils.emulator.profiler import CounterRow, Footprint
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.answers import wrong_answer
-from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.grading.catalog import EXERCISE_IDS, all_ids, exercise
 from course_utils.grading.diagnosis import Matches, diagnose, most_common, right_in_step, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.hints import hints
@@ -525,9 +525,7 @@ def exercises_in(path: Path) -> list[tuple[Path, str]]:
         chapters = [path] if any(_exercises_of(path)) else sorted(child for child in path.iterdir() if child.is_dir())
         found = [(chapter, exercise_id) for chapter in chapters for exercise_id in _exercises_of(chapter)]
     else:
-        found = [
-            (path.parent, exercise_id) for exercise_id in EXERCISE_IDS if exercise_id.split("/")[1] in _names([path])
-        ]
+        found = [(path.parent, exercise_id) for exercise_id in all_ids() if exercise_id.split("/")[1] in _names([path])]
     if not found:
         raise ValueError(f"{path} is no exercise: give a folder such as exercises/{EXERCISE_IDS[2].split('/')[0]}")
     return found
@@ -536,7 +534,7 @@ def exercises_in(path: Path) -> list[tuple[Path, str]]:
 def _exercises_of(folder: Path) -> list[str]:
     """The exercises that have a file in this folder."""
     names = _names(folder.iterdir())
-    return [exercise_id for exercise_id in EXERCISE_IDS if exercise_id.split("/")[1] in names]
+    return [exercise_id for exercise_id in all_ids() if exercise_id.split("/")[1] in names]
 
 
 def _names(files: Iterable[Path]) -> set[str]:

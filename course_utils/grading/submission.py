@@ -17,7 +17,7 @@ import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.grading.catalog import all_ids, exercise
 from course_utils.grading.result import Diagnosis
 
 LARGEST_KERNEL = 256 << 10  # bytes
@@ -150,7 +150,7 @@ def as_released(name: str) -> str:
 
 def _without_copy(name: str) -> str:
     """Without what says that it is a copy, until that is the name of an exercise: it may end in a number of its own."""
-    exercises = {one.split("/")[1] for one in EXERCISE_IDS}
+    exercises = {one.split("/")[1] for one in all_ids()}
     for pattern in _OF_COPIES * 2:  # "x - Kopie (2)", "x (copy 1) (1)"
         if name in exercises:
             break
@@ -160,7 +160,7 @@ def _without_copy(name: str) -> str:
 
 def _is_of_an_exercise(name: str) -> bool:
     released = as_released(name)
-    return any(released in (f"{task}.cu", f"{task}.ipynb") for task in (one.split("/")[1] for one in EXERCISE_IDS))
+    return any(released in (f"{task}.cu", f"{task}.ipynb") for task in (one.split("/")[1] for one in all_ids()))
 
 
 # ---- what is in it
@@ -212,7 +212,7 @@ def _read(path: Path, most: int) -> str:
 def _kernel(text: str, wanted: tuple[str, ...], file: str) -> str:
     """The text, unless it is that of another exercise."""
     if not any(re.search(rf"\b{name}\b", text) for name in wanted):
-        for other in EXERCISE_IDS:
+        for other in all_ids():
             for name in exercise(other).kernels:
                 if re.search(rf"__global__[^;{{}}]*\b{name}\s*\(", text):
                     words = f"{file} holds the kernel {name}, which is that of the exercise {other}"
@@ -253,7 +253,7 @@ def _cells(
             checks |= set(re.findall(r"""\bcheck\(\s*["']([^"'\n]+)["']""", source))
         if isinstance(name, str) and name in wanted:
             found[name] = source
-    if exercise_id not in checks and (others := [other for other in EXERCISE_IDS if other in checks]):
+    if exercise_id not in checks and (others := [other for other in all_ids() if other in checks]):
         raise _Unusable(
             "unreadable", f"{file} is the notebook of another exercise, {others[0]}: hand in this exercise's"
         )
