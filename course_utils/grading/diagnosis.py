@@ -390,7 +390,7 @@ def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor], unwrit
         return False
     if not any(_is_evidence(wanted) for wanted in simulated.values()):
         return False  # many roads lead to an output that is nothing but NaN, or one infinity
-    return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and _differ(simulated, case)
+    return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and _shows(mistake, case)
 
 
 def _is_evidence(wanted: Tensor) -> bool:
@@ -401,8 +401,10 @@ def _is_evidence(wanted: Tensor) -> bool:
 
 def _shows(mistake: Mistake, case: Case) -> bool:
     """Whether a kernel with this mistake would lose the case by its values."""
+    if mistake.variant is not None:
+        return bool(case.given[mistake]) and wrong_values(case, case.given[mistake]) is not None
     simulated = _simulated(mistake, case)
-    return bool(simulated) and _differ(simulated, case)
+    return any(not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items())
 
 
 def _simulated(mistake: Mistake, case: Case) -> dict[str, Tensor]:
@@ -411,12 +413,9 @@ def _simulated(mistake: Mistake, case: Case) -> dict[str, Tensor]:
 
 
 def _judged(case: Case) -> list[str]:
-    """The outputs that count: scratch does where the case compares by itself."""
-    return [name for name, output in case.outputs.items() if output.kind != "scratch" or case.compare is not None]
-
-
-def _differ(simulated: Mapping[str, Tensor], case: Case) -> bool:
-    return any(not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items())
+    """The outputs that count: all where a case whose outputs are but scratch compares them by itself."""
+    judged = [name for name, output in case.outputs.items() if output.kind != "scratch"]
+    return judged or (list(case.outputs) if case.compare is not None else [])
 
 
 def _near_where_written(got: Tensor | None, wanted: Tensor) -> bool:
