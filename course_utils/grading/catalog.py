@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # the ids alone are there without PyTorch, which takes seconds to load
     from course_utils.grading.exercise import Exercise
 
+ROOT = Path(__file__).resolve().parents[2]
+SOLUTIONS = ROOT / "solutions"
 EXERCISE_IDS = (
     "00_start_here/conflict_free_tile",
     "01_attention_basics/coalesced_scores",

@@ -14,6 +14,7 @@ from course_utils.checks import error_report, lse_report
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
+from course_utils.grading.mistakes import give, give_in_places
 from course_utils.grading.seen import first_of, places
 from course_utils.grading.variables import line_that_hides
 from course_utils.toolchain.source import blank_comments
@@ -29,20 +30,23 @@ READING_A_FINDING = "00 Memory and tools, section 10, 'Reading a finding'"  # wh
 
 
 class Matches:
-    """Which mistakes give what a kernel gave, case by case. Of one submission: each is simulated once."""
+    """Which mistakes give what a kernel gave, case by case. Of one submission: each pair is compared once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Mistake, int], bool] = {}
-        self._unwritten: dict[int, frozenset[str]] = {}
 
-    def __call__(self, mistake: Mistake, case: Case, outcome: Outcome) -> bool:
-        key = mistake, id(case)
-        if key not in self._known:
-            if id(case) not in self._unwritten:
-                blank = (name for name, tensor in outcome.outputs.items() if still_blank(tensor).any())
-                self._unwritten[id(case)] = frozenset(blank)
-            self._known[key] = _matches(mistake, case, outcome.outputs, self._unwritten[id(case)])
-        return self._known[key]
+    def among(self, mistakes: Sequence[Mistake], case: Case, outcome: Outcome) -> list[Mistake]:
+        """Those of these mistakes that give what this outcome of the case has."""
+        unknown = [mistake for mistake in mistakes if (mistake, id(case)) not in self._known]
+        for mistake, given in give_in_places(unknown, case).items():
+            if not all(_near_where_written(outcome.outputs.get(name), given[name]) for name in _judged(case)):
+                self._known[mistake, id(case)] = False
+        unknown = [mistake for mistake in unknown if (mistake, id(case)) not in self._known]
+        give(unknown, case)
+        unwritten = frozenset(name for name, tensor in outcome.outputs.items() if still_blank(tensor).any())
+        for mistake in unknown:
+            self._known[mistake, id(case)] = _matches(mistake, case, outcome.outputs, unwritten)
+        return [mistake for mistake in mistakes if self._known[mistake, id(case)]]
 
 
 def diagnose(
@@ -72,25 +76,53 @@ def diagnose(
     settled = [lacks_barrier[i] or unset[i] or i in told for i in range(len(cases))]
     open_cases = [i for i, values in enumerate(wrong) if values is not None and not settled[i]]
     right = [case for (case, outcome), values in zip(pairs, wrong, strict=True) if not (outcome.error or values)]
-    explained = {m: [i for i in open_cases if matches(m, *pairs[i])] for m in exercise.mistakes}
-    explained = {m: hits for m, hits in explained.items() if hits and not any(_shows(m, case) for case in right)}
-    while open_cases:
-        best = max(explained, key=lambda m: len(set(explained[m]) & set(open_cases)), default=None)
-        hits = [i for i in explained[best] if i in open_cases] if best else []
-        if not hits:
-            break
-        for i in hits:
-            detail = best.diagnosis.detail or f"{cases[i].name}: {wrong[i].name}"
-            if outcomes[i].findings:
-                detail += f"\nbesides: {of_finding(exercise, _cause(outcomes[i].findings), source).name}"
-            verdicts[i] = replace(best.diagnosis, detail=detail)
-            open_cases.remove(i)
+    explained = explanations(exercise, pairs, open_cases, right, matches)
+    for i, (best, *_) in explained.items():
+        detail = best.diagnosis.detail or f"{cases[i].name}: {wrong[i].name}"
+        if outcomes[i].findings:
+            detail += f"\nbesides: {of_finding(exercise, _cause(outcomes[i].findings), source).name}"
+        verdicts[i] = replace(best.diagnosis, detail=detail)
+    open_cases = [i for i in open_cases if i not in explained]
     words = {i: _explained(cases[i], outcomes[i]) for i in open_cases}
     said = [(cases[i], words[i]) for i in open_cases]
     for i in open_cases:
         other = None if outcomes[i].findings else _of_another(cases[i], said)
         verdicts[i] = words[i] or other or verdicts[i]
     return verdicts
+
+
+def explanations(
+    exercise: Exercise,
+    pairs: Sequence[tuple[Case, Outcome]],
+    open_cases: Sequence[int],
+    right: Sequence[Case],
+    matches: Matches,
+) -> dict[int, list[Mistake]]:
+    """The known mistakes that explain the open cases, by case: the first of them is named, the others explain as much.
+
+    All mistakes are tried on the first open case, and what is left of them on the others; then again on the next case
+    that is still open. Where no mistake explains the first case of a part, its others are not tried by themselves.
+    right: cases in which none of the mistakes may show.
+    """
+    found: dict[int, list[Mistake]] = {}
+    unknown_parts: set[str] = set()
+    for first in open_cases:
+        case, outcome = pairs[first]
+        if first in found or case.part in unknown_parts or not case.names:
+            continue
+        candidates = matches.among(exercise.mistakes, case, outcome)
+        for other in right:
+            give(candidates, other)
+            candidates = [mistake for mistake in candidates if not _shows(mistake, other)]
+        left = [i for i in open_cases if i not in found]
+        hits = [(i, mistake) for i in left for mistake in matches.among(candidates, *pairs[i])]
+        counts = Counter(mistake for _, mistake in hits)
+        if not candidates:
+            unknown_parts.add(case.part)
+            continue
+        best = [mistake for mistake in candidates if counts[mistake] == max(counts.values())]
+        found |= {i: best for i, mistake in hits if mistake == best[0]}
+    return found
 
 
 def _told(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[int, Diagnosis]:
@@ -120,14 +152,17 @@ def _explained(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 def unsettled(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome], matches: Matches) -> bool:
     """Whether the exercise's experiments are to say more: wrong values with no name yet, or with more than one."""
-    for case, outcome in zip(cases, outcomes, strict=True):
-        if outcome.error or outcome.findings or wrong_values(case, outcome.outputs) is None:
-            continue
-        if all(still_blank(tensor).all() for tensor in outcome.outputs.values()):
-            continue  # a kernel that writes nothing here says no more elsewhere
-        if len({m.diagnosis.name for m in exercise.mistakes if matches(m, case, outcome)}) != 1:
-            return True
-    return False
+    pairs = [pair for pair in zip(cases, outcomes, strict=True) if not pair[1].error]
+    wrong = [wrong_values(case, outcome.outputs) is not None for case, outcome in pairs]
+    open_cases = [
+        i
+        for i, (_, outcome) in enumerate(pairs)
+        # a kernel that writes nothing here says no more elsewhere
+        if wrong[i] and not outcome.findings and not all(still_blank(x).all() for x in outcome.outputs.values())
+    ]
+    right = [case for (case, _), is_wrong in zip(pairs, wrong, strict=True) if not is_wrong]
+    explained = explanations(exercise, pairs, open_cases, right, matches)
+    return any(len({mistake.diagnosis.name for mistake in explained.get(i, ())}) != 1 for i in open_cases)
 
 
 def right_in_step(case: Case, outcome: Outcome) -> bool:
@@ -355,7 +390,7 @@ def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor], unwrit
         return False
     if not any(_is_evidence(wanted) for wanted in simulated.values()):
         return False  # many roads lead to an output that is nothing but NaN, or one infinity
-    return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and _differ(simulated, case)
+    return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and _shows(mistake, case)
 
 
 def _is_evidence(wanted: Tensor) -> bool:
@@ -366,23 +401,26 @@ def _is_evidence(wanted: Tensor) -> bool:
 
 def _shows(mistake: Mistake, case: Case) -> bool:
     """Whether a kernel with this mistake would lose the case by its values."""
+    if mistake.variant is not None:
+        return bool(case.given[mistake]) and wrong_values(case, case.given[mistake]) is not None
     simulated = _simulated(mistake, case)
-    return bool(simulated) and _differ(simulated, case)
+    return any(not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items())
 
 
 def _simulated(mistake: Mistake, case: Case) -> dict[str, Tensor]:
     """The judged outputs of a case, as the mistake would give them; none where it does not show."""
-    given = {} if case.reference else mistake.simulate(case) or {}
-    return {name: wanted for name, wanted in given.items() if name in _judged(case)}
+    return {name: wanted for name, wanted in case.given[mistake].items() if name in _judged(case)}
 
 
 def _judged(case: Case) -> list[str]:
-    """The outputs that count: scratch does where the case compares by itself."""
-    return [name for name, output in case.outputs.items() if output.kind != "scratch" or case.compare is not None]
+    """The outputs that count: all where a case whose outputs are but scratch compares them by itself."""
+    judged = [name for name, output in case.outputs.items() if output.kind != "scratch"]
+    return judged or (list(case.outputs) if case.compare is not None else [])
 
 
-def _differ(simulated: Mapping[str, Tensor], case: Case) -> bool:
-    return any(not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items())
+def _near_where_written(got: Tensor | None, wanted: Tensor) -> bool:
+    written = ~still_blank(wanted)
+    return got is not None and _near(got[written], wanted[written])
 
 
 def _near(got: Tensor, wanted: Tensor) -> bool:

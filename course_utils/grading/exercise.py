@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -145,6 +146,8 @@ class Case:
     reference: for a bonus part: the launches of the course's own kernel on the same tensors, as (source, Launch) with
     `source` a name for `read_kernel`. Such a case runs on a GPU only, where both are timed in turns; `ratio` is the
     largest of student's time / reference's time that earns the points.
+    names: whether known mistakes are looked for in wrong values of this case; False where its values do not tell them.
+    given, given_in_places: what mistakes give for this case, as far as somebody has asked; in some blocks of the grid.
     """
 
     part: str
@@ -159,6 +162,9 @@ class Case:
     explain: Callable[[Case, Mapping[str, Tensor]], Diagnosis | None] | None = None
     reference: tuple[tuple[str, Launch], ...] = ()
     ratio: float = 1.0
+    names: bool = True
+    given: dict[Mistake, Mapping[str, Tensor]] = field(default_factory=dict, compare=False, repr=False)
+    given_in_places: dict[Mistake, Mapping[str, Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
 
 def judging(case: Case, **outputs: str) -> list[Case]:
@@ -174,8 +180,19 @@ def judging(case: Case, **outputs: str) -> list[Case]:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """One way to make a mistake in an exercise's kernel with hooks (see mistakes.py): the file, the hooks that are
+    pulled, and a number for those that take one.
+    """
+
+    kernel: Path
+    hooks: tuple[str, ...]
+    number: float = 0.0
+
+
+@dataclass(frozen=True)
 class Mistake:
-    """A known mistake: what a kernel that makes it would write.
+    """A known mistake: what a kernel that makes it would write. It is given by a `variant`, or by `simulate`.
 
     simulate: gives the outputs of a kernel with this mistake for a case (float64, by name; a subset of the case's
     outputs will do), or None where the mistake does not show or does not apply. A failing case whose outputs equal
@@ -185,7 +202,8 @@ class Mistake:
     """
 
     diagnosis: Diagnosis
-    simulate: Callable[[Case], Mapping[str, Tensor] | None]
+    simulate: Callable[[Case], Mapping[str, Tensor] | None] | None = None
+    variant: Variant | None = None
     shows_in: Callable[[Case, Mapping[str, Tensor]], bool] | None = None
 
 

@@ -23,7 +23,7 @@ from course_utils.grading.catalog import EXERCISE_IDS, all_ids, exercise
 from course_utils.grading.diagnosis import Matches, diagnose, most_common, right_in_step, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.hints import hints
-from course_utils.grading.job import COUNTED, NOT_SENT, Job, Run, blank
+from course_utils.grading.job import COUNTED, NOT_SENT, Job, Run, as_run
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
 from course_utils.grading.sandbox.parent import Limits, Message, run_child
 from course_utils.grading.submission import Submission, as_released, read_submission
@@ -312,15 +312,6 @@ class _Work:
         elif self.cells:  # it died in the Python cells
             self.python.errors = {name: f"they took their process down: {end.error}" for name, _ in self.cells}
             self.cells = ()
-
-
-def as_run(index: int, case: Case) -> Run:
-    """The case as a child sees it."""
-    tensors = {name: tensor.contiguous() for name, tensor in case.inputs.items()}
-    for name, output in case.outputs.items():
-        first = output.initial
-        tensors[name] = blank(output.expected.shape, output.dtype) if first is None else first.to(output.dtype)
-    return Run(index, case.launches, tensors, tuple(case.outputs), case.reference)
 
 
 def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from course_utils.grading.exercise import Launch
+from course_utils.grading.exercise import Case, Launch
 
 LAUNCH_SECONDS = 5.0  # for one launch on the emulator: a hundred times what those of the solutions take
 LATER_SECONDS = 2.0  # for one after a launch of the same kernel that did not end
@@ -68,3 +68,12 @@ def still_blank(tensor: Tensor) -> Tensor:
     """Bool, where a tensor still holds what `blank` put there."""
     bits = tensor.view(_BITS[tensor.dtype.itemsize]) if tensor.dtype.is_floating_point else tensor
     return bits == _blank_bits(tensor.dtype)
+
+
+def as_run(index: int, case: Case) -> Run:
+    """The case as a child sees it."""
+    tensors = {name: tensor.contiguous() for name, tensor in case.inputs.items()}
+    for name, output in case.outputs.items():
+        first = output.initial
+        tensors[name] = blank(output.expected.shape, output.dtype) if first is None else first.to(output.dtype)
+    return Run(index, case.launches, tensors, tuple(case.outputs), case.reference)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import nbformat
 
-ROOT = Path(__file__).resolve().parents[2]
-SOLUTIONS = ROOT / "solutions"
+from course_utils.grading.catalog import ROOT, SOLUTIONS
+
 EXERCISES = ROOT / "exercises"
 SOLUTION_TAG = "solution"
 SUFFIXES = (".cu", ".ipynb")

@@ -14,8 +14,7 @@ from course_utils.emulator import Recording, configure, record, sanitize
 from course_utils.grading.catalog import exercise
 from course_utils.grading.diagnosis import wrong_values
 from course_utils.grading.exercise import Case
-from course_utils.grading.grader import as_run
-from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, Run, still_blank
+from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, Run, as_run, still_blank
 from course_utils.grading.result import WRONG, Result
 from course_utils.grading.runner import arguments, copies
 from course_utils.grading.submission import Submission

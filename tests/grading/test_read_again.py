@@ -3,11 +3,13 @@
 import ast
 import functools
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from course_utils.course import CHAPTERS
+from course_utils.grading.catalog import SOLUTIONS
 from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,13 +19,16 @@ POINTER = re.compile(r"(\d\d .+?|chapter \d\d), (?:section (\d+), )?'(.+)'")
 
 @functools.cache  # not while tests are collected, which each of their processes does
 def pointers():
-    """(notebook, section or None, heading) of every text of the grader and the puzzles that names a place."""
+    """(notebook, section or None, heading) of every text of the grader, its tables of mistakes and the puzzles."""
     found = set()
     for path in (path for room in ROOMS for path in room.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if named := POINTER.fullmatch(node.value):
                     found.add(named.groups())
+    for table in SOLUTIONS.rglob("*_mistakes.toml"):
+        for place in tomllib.loads(table.read_text(encoding="utf-8"))["read"].values():
+            found.add(POINTER.fullmatch(place).groups())
     return found
 
 

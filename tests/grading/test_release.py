@@ -14,6 +14,7 @@ from course_utils.grading.exercise import MOST, dots
 from course_utils.grading.release import (
     EXERCISES,
     SOLUTIONS,
+    SUFFIXES,
     MarkError,
     make_exercises,
     release,
@@ -158,7 +159,8 @@ def test_nothing_is_written_if_a_mark_is_wrong(solutions, tmp_path):
 
 # ---- the course's own exercises
 
-FILES = sorted(path.relative_to(SOLUTIONS).as_posix() for path in SOLUTIONS.glob("*/*") if path.is_file())
+ALL_FILES = sorted(path.relative_to(SOLUTIONS).as_posix() for path in SOLUTIONS.glob("*/*") if path.is_file())
+FILES = [name for name in ALL_FILES if name.endswith(SUFFIXES)]
 KERNELS = [name for name in FILES if name.endswith(".cu")]
 NOTEBOOKS = [name for name in FILES if name.endswith(".ipynb")]
 
@@ -186,6 +188,9 @@ def test_there_are_files_for_each_exercise_and_no_others():
     tasks = [exercise(exercise_id) for exercise_id in EXERCISE_IDS]
     expected = {f"{task.id}.ipynb" for task in tasks} | {f"{task.id}.cu" for task in tasks if task.kernels}
     assert set(FILES) == expected
+    with_hooks = {name.removesuffix("_mistakes.cuh") for name in ALL_FILES if name.endswith("_mistakes.cuh")}
+    pairs = {f"{one}_mistakes{suffix}" for one in with_hooks for suffix in (".cuh", ".toml")}
+    assert with_hooks <= set(EXERCISE_IDS) and set(ALL_FILES) - set(FILES) == pairs
     assert {path.relative_to(EXERCISES).as_posix() for path in EXERCISES.glob("*/*") if path.is_file()} == expected
 
 

@@ -8,38 +8,13 @@ from course_utils.grading.catalog import exercise
 
 @functools.lru_cache(maxsize=1)  # one exercise comes after the other, and what is remembered takes up to 100 MB
 def exercise_once(exercise_id):
-    """The exercise, with its cases, its judgements and what its known mistakes give remembered by their inputs."""
+    """The exercise, with its cases and its judgements remembered by their inputs. A case remembers its mistakes."""
     task = exercise(exercise_id)
-    made = set()  # ids of cases that stay, so that no other ever has the same
-
-    def cases(function):
-        of_inputs = _remembering(function)
-
-        def give(*inputs):
-            found = of_inputs(*inputs)
-            made.update(map(id, found))
-            return found
-
-        return give
-
-    def simulate(function):
-        known = {}
-
-        def give(case):
-            if id(case) not in made:
-                return function(case)
-            if id(case) not in known:
-                known[id(case)] = function(case)
-            return known[id(case)]
-
-        return give
-
     return replace(
         task,
-        cases=task.cases and cases(task.cases),
-        experiments=task.experiments and cases(task.experiments),
+        cases=task.cases and _remembering(task.cases),
+        experiments=task.experiments and _remembering(task.experiments),
         judge=task.judge and _remembering(task.judge),
-        mistakes=tuple(replace(mistake, simulate=simulate(mistake.simulate)) for mistake in task.mistakes),
     )
 
 
