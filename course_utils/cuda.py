@@ -82,9 +82,8 @@ class RawModule:
     """The kernels of one source text, compiled for a backend at the first launch there (or by `compile`).
 
     code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`), of which
-    the emulator follows -D, -U and -I;
-    `kernels/include` is always on the include path, and a kernel with `arch: sm_90a only` in its header is compiled
-    for that. name_expressions: template instances, as in CuPy.
+    the emulator follows -D, -U and -I; `kernels/include` is always on the include path, and a kernel with
+    `arch: sm_90a only` in its header is compiled for that. name_expressions: template instances, as in CuPy.
 
     Raises CompileError at once for a file with a program around its kernels (`main`, launches by `<<<...>>>`), with the
     lines that launch the first kernel from Python; `device_part` leaves such host code out.

@@ -111,8 +111,11 @@ def _lacking(message: str) -> str:
 
 
 def _place(log: str, error: re.Match[str], end: int, sources: Mapping[str, str]) -> tuple[str, int]:
-    """The learner's line that an error is about, or ("", 0): its own or, if that is one of the emulator's headers, the
-    first of the learner's that is named beside it, or the last `#include` in front. end: of what is said of it."""
+    """File and line in the learner's sources that an error is about, or ("", 0).
+
+    An error in one of the emulator's headers counts for the line from which the learner's code calls it, else for the
+    last `#include` that the log names before it. end: where the log's lines on this error end.
+    """
     files = "|".join(re.escape(file) for file in sorted(sources, key=len, reverse=True))
     place = re.compile(rf"^({files}):(\d+):", flags=re.MULTILINE)
     included = re.compile(rf"^(?:In file included)?\s+from ({files}):(\d+)[:,]", flags=re.MULTILINE)

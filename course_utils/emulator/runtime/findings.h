@@ -16,7 +16,9 @@ static inline uint32_t emu_place_of(uintptr_t return_address) {
 void emu_add_look(uint32_t place);
 bool emu_knows_look(uint32_t place);
 extern bool emu_has_looks;                // most launches have none
-static inline bool emu_is_look(uint32_t place) { return emu_has_looks && emu_knows_look(place); }
+static inline bool emu_is_look(uint32_t place) {
+    return emu_has_looks && emu_knows_look(place);
+}
 void emu_drop_looks(emu_trace_results* results);   // in the end, when all of these places are known: findings of such reads
 
 bool emu_is_finding();   // this OS thread is in emu_find(): a signal handler must not call it
