@@ -35,6 +35,7 @@ from course_utils.bench.timed import (
 from course_utils.measured import Row
 from course_utils.operators import (
     append_paged,
+    choose_kernel,
     decode_attention,
     decode_step,
     flash_attention_minimal,
@@ -49,7 +50,6 @@ from course_utils.operators import (
     sparse_attention,
     sparse_mla,
 )
-from course_utils.operators.sparse import choose_kernel
 from course_utils.patterns import Pattern, bigbird, block_diagonal, document, sliding_window
 
 SDPA, LAUNCH = "torch SDPA", "a launch"

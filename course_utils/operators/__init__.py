@@ -26,7 +26,6 @@ from course_utils.operators.sparse import (
     block_sparse_attention,
     choose_kernel,
     csr_attention,
-    range_attention,
     sparse_attention,
 )
 from course_utils.operators.topk import select_topk
@@ -55,7 +54,6 @@ __all__ = [
     "naive_attention",
     "paged_attention",
     "quantize_e4m3",
-    "range_attention",
     "select_topk",
     "sparse_attention",
     "sparse_mla",

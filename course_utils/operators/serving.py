@@ -22,10 +22,12 @@ from torch.autograd.graph import increment_version
 from course_utils.arguments import check_tensor, integer, once
 from course_utils.costs import ceil_div, splits_by_waves
 from course_utils.cuda import MADE, OPEN, RawModule, ReadyLaunch, compiled, shared_memory_limit
-from course_utils.operators.library import AUTOCAST, operator, refuse_gradient
+from course_utils.operators.attention import int_scalars
+from course_utils.operators.library import operator
 from course_utils.operators.prepare import (
     ALIGNMENT,
     MAX_GRID,
+    autocast,
     check_scale,
     checked_scale,
     cut,
@@ -36,7 +38,7 @@ from course_utils.operators.prepare import (
     padded,
     positive_factor,
 )
-from course_utils.operators.tensor_core import BF16, FORWARD_TENSORS, HEAD_DIMS, defines, int_scalars, module
+from course_utils.operators.tensor_core import BF16, FORWARD_TENSORS, HEAD_DIMS, defines, module
 
 FOLDER = "06_serving"
 E4M3 = torch.float8_e4m3fn
@@ -183,7 +185,7 @@ def decode_attention(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    query, key, value = _decode.autocast(query, key, value)
+    query, key, value = autocast(query, key, value)
     inputs = query, key, value, seq_lens, parents, k_scale, v_scale
     _check_decode(*inputs)
     out, lse = _decode(*inputs, _factor(query, scale), *_checked_splits(num_splits, split_size))
@@ -216,7 +218,7 @@ def paged_attention(
             not looked for, since that would wait for the GPU, and what is read is not defined.
         seq_lens: int32 `[B]`, up to `max_pages · page_size`, which is at most 2^30.
     """
-    query, key_pages, value_pages = _paged.autocast(query, key_pages, value_pages)
+    query, key_pages, value_pages = autocast(query, key_pages, value_pages)
     inputs = query, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale
     _check_paged(*inputs)
     out, lse = _paged(*inputs, _factor(query, scale), *_checked_splits(num_splits, split_size))
@@ -291,7 +293,6 @@ def decode_step(
     """
     inputs = query, key, value, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale, workspace
     _check_step(*inputs)
-    refuse_gradient("decode_step", INSTEAD, key, value)  # written to the pages, they would pass for constants
     out, lse = _step(*inputs, _factor(query, scale), *_checked_splits(num_splits, split_size))
     return (out, lse) if return_lse else out
 
@@ -368,7 +369,6 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     fake=fake_attention,
     check=lambda *args: _check_call(_check_decode, *args),
     flops=lambda query, key, *_: _flops(query, key.shape[2]),
-    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     instead=INSTEAD,
 )
 def _decode(
@@ -399,7 +399,6 @@ def _decode(
     flops=lambda query, key_pages, value_pages, block_table, *_: _flops(
         query, block_table.shape[1] * key_pages.shape[1]
     ),
-    casts=dict.fromkeys(("query", "key_pages", "value_pages"), AUTOCAST),
     instead=INSTEAD,
 )
 def _paged(
