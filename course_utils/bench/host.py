@@ -46,7 +46,7 @@ from course_utils.operators import (
     naive_attention,
     paged_attention,
     select_topk,
-    serving,
+    serving_choice,
     sparse_attention,
     sparse_mla,
 )
@@ -225,7 +225,7 @@ def one_query(device: str, shape: tuple[int, ...]) -> list[Group]:
     lengths = torch.full((batch,), length, dtype=torch.int32, device=device)
     last = [tensor[:, :, -1:].transpose(1, 2).contiguous() for tensor in (key, value)]
     layer = [tensor[None] for tensor in (query, *last, *pages)]
-    workspace = torch.zeros(serving.step_workspace(batch, heads), dtype=torch.int32, device=device)
+    workspace = torch.zeros(serving_choice.step_workspace(batch, heads), dtype=torch.int32, device=device)
     found = decode_attention(query, key, value, return_lse=True)
     outs, lses = (torch.stack((part, part)) for part in found)
     functions: dict[str, Function] = {

@@ -54,7 +54,7 @@ from course_utils.cuda import RawModule, compiled
 from course_utils.measured import Row
 from course_utils.operators import choose_kernel, flash_v2, sparse_launch
 from course_utils.operators.prepare import fitting
-from course_utils.operators.sparse import attend_masked, mask_of_ranges, sparse_attention
+from course_utils.operators.sparse import attend_masked, sparse_attention
 from course_utils.patterns import Pattern, Ranges
 
 SDPA_MASK, SDPA_NUMBERS, TORCH_SPARSE = "SDPA, dense mask", "SDPA, mask as numbers", "torch.sparse, fp32"
@@ -446,7 +446,7 @@ def _built(pattern: Pattern, kernel: str, length: int, device: str) -> tuple[spa
     _synchronize(device)
     start = time.perf_counter()
     if kernel == "range":
-        mask: sparse_launch.Mask = mask_of_ranges(pattern, length, length, torch.device(device))
+        mask: sparse_launch.Mask = sparse_launch.mask_of_ranges(pattern, length, length, torch.device(device))
     elif kernel == "csr_gather":
         mask = sparse_launch.CsrMask(*pattern.csr(length, length, device=device))
     else:

@@ -24,10 +24,10 @@ from course_utils.operators.serving import (
 )
 from course_utils.operators.sparse import (
     block_sparse_attention,
-    choose_kernel,
     csr_attention,
     sparse_attention,
 )
+from course_utils.operators.sparse_choice import choose_kernel
 from course_utils.operators.topk import select_topk
 from course_utils.reference import DeepSeekConfig, DeepSeekWeights
 

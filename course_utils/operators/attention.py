@@ -66,6 +66,7 @@ class Attention:
         forward: Callable[..., Forward],
         backward: Callable[..., Backward],
         *,
+        without_gradient: Callable[..., Forward] | None = None,
         dtypes: tuple[torch.dtype, ...],
         head_dims: tuple[int, ...],
         grouped: bool = True,
@@ -76,8 +77,9 @@ class Attention:
     ) -> None:
         """more: the schema of the arguments between value and scale, such as "bool is_causal". forward, backward: of a
         `Call` and these arguments, return the launches, which take dense tensors whose d is one of `head_dims`
-        (ascending). grouped: whether several query heads may share a key head. flops: of query, key and these
-        arguments. hold, tags: as of `operator`."""
+        (ascending). without_gradient: forward for calls that ask for no gradient, if it launches other kernels for
+        them. grouped: whether several query heads may share a key head. flops: of query, key and the arguments behind
+        value. hold, tags: as of `operator`."""
         self.limits = {"dtypes": dtypes, "head_dim": head_dims[-1]}
         by_name = {**self.limits, "enable_gqa": grouped}
 
@@ -98,7 +100,17 @@ class Attention:
             found = launch(q, k, v, padded(out, columns), dense(lse), padded(grad_out, columns))
             return gradients(query, scale, *found)
 
-        @operator(
+        def attend_by(forward: Callable[..., Forward]) -> Callable[..., tuple[Tensor, Tensor]]:
+            def attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+                *chosen, scale = others
+                q, k, v, factor = for_kernels(query, key, value, scale, head_dims)
+                out, lse = empty_outputs(q)
+                forward(Call(q.shape, k.shape, q.dtype, q.device, factor), *chosen)(q, k, v, out, lse)
+                return cut(out, query.shape[-1]), lse
+
+            return attend
+
+        make_operator = operator(
             f"{name}(Tensor query, Tensor key, Tensor value, {more}, float scale) -> (Tensor out, Tensor lse)",
             fake=fake_attention,
             check=functools.partial(check_call, **by_name),
@@ -106,16 +118,10 @@ class Attention:
             gradient=gradient,
             saves=lambda inputs, results: ((*inputs[:3], *results), inputs[3:]),
             hold=hold,
+            without_gradient=attend_by(without_gradient) if without_gradient else None,
             tags=tags,
         )
-        def attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-            *chosen, scale = others
-            q, k, v, factor = for_kernels(query, key, value, scale, head_dims)
-            out, lse = empty_outputs(q)
-            forward(Call(q.shape, k.shape, q.dtype, q.device, factor), *chosen)(q, k, v, out, lse)
-            return cut(out, query.shape[-1]), lse
-
-        self.operator: Operator = attend
+        self.operator: Operator = make_operator(attend_by(forward))
 
     def __call__(
         self,

@@ -41,30 +41,26 @@ class Operator:
         self.forward = packet.forward if "forward" in packet.overloads() else packet.default
 
     def __call__(self, *args: Any) -> Any:
-        if not torch.compiler.is_compiling() and _has_tangent(args):  # which torch would drop without a word
-            raise NotImplementedError(
-                f"{self.name} has no forward-mode derivative; take torch.autograd's backward pass"
-            )
-        if not needs_gradient(*args):
+        tensors = [argument for argument in args if isinstance(argument, Tensor)]
+        if not torch.compiler.is_compiling():
+            for tensor in tensors:
+                if unpack_dual(tensor).tangent is not None:  # which torch would drop without a word
+                    raise NotImplementedError(
+                        f"{self.name} has no forward-mode derivative; take torch.autograd's backward pass"
+                    )
+        if not needs_gradient(*tensors):
             return self.forward(*args)
         if self._refusal:
             raise NotImplementedError(self._refusal)
         return self.op(*args)
 
 
-def needs_gradient(*args: Any) -> bool:
-    """Whether a gradient of one of the arguments may be asked for."""
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    """Whether a gradient of one of the tensors may be asked for."""
     if torch.is_grad_enabled():
-        for argument in args:
-            if isinstance(argument, Tensor) and argument.requires_grad:
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
                 return True
-    return False
-
-
-def _has_tangent(args: tuple[Any, ...]) -> bool:
-    for argument in args:
-        if isinstance(argument, Tensor) and unpack_dual(argument).tangent is not None:
-            return True
     return False
 
 
@@ -77,6 +73,7 @@ def operator(
     saves: Callable[..., tuple[tuple[Tensor, ...], tuple[Any, ...]]] | None = None,
     hold: Callable[..., object] | None = None,
     instead: str | None = None,
+    without_gradient: Callable[..., Any] | None = None,
     flops: Callable[..., int] | None = None,
     tags: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Operator]:
@@ -95,10 +92,13 @@ def operator(
         hold: hold(*arguments) returns an object that must live until the backward pass.
         instead: for an operator without a gradient: what to use in its place, named by the error of a backward pass.
             An operator that writes to its arguments raises that error at once.
+        without_gradient: the function for calls that ask for no gradient, if it launches other kernels for them.
         flops: flops(*arguments) returns the operations of the matrix products, for `FlopCounterMode`.
         tags: names of `torch.Tag`, besides `TAGS`; a name that this version of torch does not know is left out.
     """
     name, arguments = schema.partition("(")[0], re.findall(r"\w+(?=[,)])", schema.partition("->")[0])
+    tensors = re.findall(r"Tensor\S* (\w+)", schema.partition("->")[0])
+    places = [(arguments.index(tensor), tensor) for tensor in tensors]
     known = [getattr(torch.Tag, tag) for tag in (*TAGS, *tags) if hasattr(torch.Tag, tag)]
     refusal = no_gradient(name, instead) if instead else None
     if name.endswith("_backward"):
@@ -110,7 +110,7 @@ def operator(
             check(*args)
             return fake(*args)
 
-        passed = once(check)
+        passed, unchecked = once(check), without_gradient or launch
 
         def checked(*args: Any) -> Any:
             passed(*args)
@@ -120,7 +120,7 @@ def operator(
         for overload in ("", ".forward") if differentiable else ("",):
             _LIBRARY.define(schema.replace("(", f"{overload}(", 1), tags=known)
             for backend in ("CPU", "CUDA"):
-                _LIBRARY.impl(name + overload, _with_memory(arguments, launch if overload else checked), backend)
+                _LIBRARY.impl(name + overload, _with_memory(places, unchecked if overload else checked), backend)
             torch.library.register_fake(f"{NAMESPACE}::{name}{overload}", faked, lib=_LIBRARY)
         made = Operator(name, arguments, gradient, refusal if writes else None)
         if differentiable:
@@ -135,14 +135,14 @@ def operator(
     return register
 
 
-def _with_memory(names: Sequence[str], function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_memory(tensors: Sequence[tuple[int, str]], function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, called only with tensors that have memory: a launch, or a copy of strided inputs, would read what
-    is not there."""
+    is not there. tensors: their places among the arguments, and their names."""
 
     def implementation(*args: Any) -> Any:
-        for name, argument in zip(names, args, strict=True):
-            if isinstance(argument, Tensor):
-                check_memory(name, argument)
+        for place, name in tensors:
+            if args[place] is not None:
+                check_memory(name, args[place])
         return function(*args)
 
     return implementation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any, Protocol, TypeVar
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from course_utils.arguments import Kind, check_kinds, check_tensor, flag, kind, not_traced
+from course_utils.arguments import Kind, check_kinds, check_tensor, flag, kind, not_traced, once
 from course_utils.costs import attention_flops
 from course_utils.cuda import shared_memory_limit
 
@@ -38,13 +37,11 @@ def check_inputs(
     `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it got and what it takes.
     """
     kinds = kind("query", query), kind("key", key), kind("value", value)
-    keys_symbolic = key._has_symbolic_sizes_strides or value._has_symbolic_sizes_strides
-    symbolic = query._has_symbolic_sizes_strides or keys_symbolic
-    check = _check if symbolic or torch.compiler.is_compiling() else _check_once
-    check(*kinds, flag("enable_gqa", enable_gqa), dtypes, head_dim)
+    _check(*kinds, flag("enable_gqa", enable_gqa), dtypes, head_dim)
     return query.shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
 
 
+@once  # a call mostly has the shapes of the last
 def _check(
     query: Kind, key: Kind, value: Kind, enable_gqa: bool, dtypes: tuple[torch.dtype, ...], head_dim: int | None
 ) -> None:
@@ -59,9 +56,6 @@ def _check(
     for size, what in zip(shape, ("batch size", "heads"), strict=False):
         if size > MAX_GRID:
             raise ValueError(f"query has {what} {size}; it must be at most {MAX_GRID}")
-
-
-_check_once = functools.lru_cache(maxsize=1024)(_check)  # a call mostly has the shapes of the last
 
 
 def check_call(

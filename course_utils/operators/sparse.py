@@ -7,6 +7,7 @@ L² is ever stored.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,16 +16,9 @@ from torch import Tensor
 
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.library import needs_gradient
-from course_utils.operators.prepare import MAX_GRID, check_inputs, not_deterministic
-from course_utils.operators.sparse_choice import (
-    BLOCK,
-    MAX_DILATION,
-    check_pattern,
-    choose_kernel,
-    dilation_at,
-    rows_of_keys,
-)
-from course_utils.operators.sparse_launch import CsrMask, DenseMask, ListMask, Mask, RangeMask, RowMask
+from course_utils.operators.prepare import check_inputs, not_deterministic
+from course_utils.operators.sparse_choice import check_pattern
+from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, mask_of
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, ready_backward
 from course_utils.patterns import BlockLists, Pattern
 from course_utils.patterns.kept import Kept, not_compiled, number_of, numbered
@@ -48,9 +42,9 @@ def sparse_attention(
     """softmax(scale · Q Kᵀ) V over the pairs that a pattern keeps, by the kernel of `choose_kernel`.
 
     The first call with a pattern, its lengths and a device builds lists, which takes longer; they are kept with the
-    pattern, so keep the pattern. Any stream may use them, at once. What a CUDA graph has captured of them stays
-    until the process ends. Under torch.compile the pattern is made outside of what is compiled;
-    the lengths are checked against it when the graph runs.
+    pattern, so keep the pattern. Any stream may use them, at once. What a CUDA graph has captured of them stays until
+    the process ends. Under torch.compile the pattern is made outside of what is compiled; the lengths are checked
+    against it when the graph runs.
 
     Args:
         query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a GPU; strided inputs are
@@ -77,10 +71,7 @@ def sparse_attention(
     `flash_attention_v2`.
     """
     check_pattern(pattern)
-    differentiable = needs_gradient(query, key, value)
-    return _attention(
-        query, key, value, pattern.number, differentiable, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse
-    )
+    return _attention(query, key, value, pattern.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
 
 
 def block_sparse_attention(
@@ -154,10 +145,8 @@ def attend_masked(
     """Attention under a mask's kernels, differentiable; the mask is for the lengths and on the device of query and
     key."""
     not_compiled(GIVEN_BY_CALL)
-    given, differentiable = _Given(mask), needs_gradient(query, key, value)
-    return _attention(
-        query, key, value, given.number, differentiable, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse
-    )
+    given = _Given(mask)
+    return _attention(query, key, value, given.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
 
 
 class _Given:
@@ -174,12 +163,12 @@ class _Given:
 Ready = TypeVar("Ready")
 
 
-def _forward(call: Call, pattern: int, differentiable: bool) -> Forward:
+def _forward(call: Call, pattern: int, *, differentiable: bool = True) -> Forward:
     """pattern: its number. differentiable: whether a gradient may be asked for, which not every kernel has."""
     return _ready(pattern, call, differentiable, lambda mask: mask.forward(call), "forward")
 
 
-def _backward(call: Call, pattern: int, differentiable: bool) -> Backward:
+def _backward(call: Call, pattern: int) -> Backward:
     not_deterministic("sparse_attention", "dQ")
     return _ready(pattern, call, True, lambda mask: ready_backward(call, mask.dk_dv(call)), "backward")
 
@@ -194,30 +183,7 @@ def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask]
     return owner.kept.get((direction, differentiable, call), of_mask, call.device)
 
 
-def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
-    """What the kernel of `choose_kernel` takes for the pattern."""
-    (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
-    sizes, device = (query_length, key_length), call.device
-    chosen = choose_kernel(
-        pattern, *sizes, differentiable=differentiable, grouped=heads != kv_heads, device=device
-    ).kernel
-    if chosen == "dense" and batch * heads <= MAX_GRID:
-        return DenseMask(pattern.ranges.step)
-    if chosen in ("dense", "range"):
-        return mask_of_ranges(pattern, *sizes, device)
-    if chosen == "block_sparse":
-        return ListMask(pattern.block_lists(*sizes, block=BLOCK, device=device))
-    return CsrMask(*rows_of_keys(pattern, *sizes, device))
-
-
-def mask_of_ranges(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
-    """What range.cu takes for a pattern whose rows are ranges: five numbers where these say it, else two arrays."""
-    if pattern.ranges is not None and dilation_at(pattern.ranges, query_length, key_length) <= MAX_DILATION:
-        return RangeMask(pattern.ranges)
-    return RowMask(pattern.row_ranges(query_length, key_length, device=device))
-
-
-def _flops(query: Tensor, key: Tensor, pattern: int, *_: object) -> int:
+def _flops(query: Tensor, key: Tensor, pattern: int, _: float) -> int:
     """Of the products of the pairs that the pattern keeps; of all pairs where lists are given call by call."""
     (batch, heads, query_length, head_dim), key_length = query.shape, key.shape[2]
     owner, pairs = numbered(pattern), query_length * key_length
@@ -228,9 +194,10 @@ def _flops(query: Tensor, key: Tensor, pattern: int, *_: object) -> int:
 
 _attention = Attention(
     "sparse_attention",
-    "SymInt pattern, bool differentiable",
+    "SymInt pattern",
     _forward,
     _backward,
+    without_gradient=functools.partial(_forward, differentiable=False),
     dtypes=DTYPES,
     head_dims=HEAD_DIMS,
     flops=_flops,

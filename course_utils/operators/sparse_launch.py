@@ -12,8 +12,8 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import OPEN, RawModule, ReadyLaunch
 from course_utils.operators.attention import Call, Forward, int_scalars
-from course_utils.operators.prepare import fitting
-from course_utils.operators.sparse_choice import dilation_at
+from course_utils.operators.prepare import MAX_GRID, fitting
+from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
 from course_utils.operators.sparse_work import Columns, Work, class_tiles, columns_of, range_columns, work_items
 from course_utils.operators.tensor_core import (
     BACKWARD_TENSORS,
@@ -29,7 +29,7 @@ from course_utils.operators.tensor_core import (
     kernel,
     module,
 )
-from course_utils.patterns import BlockLists, Ranges, RowRanges
+from course_utils.patterns import BlockLists, Pattern, Ranges, RowRanges
 
 FOLDER = "04_sparse_patterns"
 CSR_WARPS = 4
@@ -261,7 +261,27 @@ class CsrMask(NamedTuple):
 Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 
 
-Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
+def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
+    """What the kernel of `choose_kernel` takes for the pattern."""
+    (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
+    sizes, device = (query_length, key_length), call.device
+    chosen = choose_kernel(
+        pattern, *sizes, differentiable=differentiable, grouped=heads != kv_heads, device=device
+    ).kernel
+    if chosen == "dense" and batch * heads <= MAX_GRID:
+        return DenseMask(pattern.ranges.step)
+    if chosen in ("dense", "range"):
+        return mask_of_ranges(pattern, *sizes, device)
+    if chosen == "block_sparse":
+        return ListMask(pattern.block_lists(*sizes, block=BLOCK, device=device))
+    return CsrMask(*rows_of_keys(pattern, *sizes, device))
+
+
+def mask_of_ranges(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
+    """What range.cu takes for a pattern whose rows are ranges: five numbers where these say it, else two arrays."""
+    if pattern.ranges is not None and dilation_at(pattern.ranges, query_length, key_length) <= MAX_DILATION:
+        return RangeMask(pattern.ranges)
+    return RowMask(pattern.row_ranges(query_length, key_length, device=device))
 
 
 def by_columns(

@@ -25,6 +25,7 @@ from course_utils.operators import (
     sparse_work,
     tensor_core,
 )
+from course_utils.operators.attention import Call
 from course_utils.patterns import BlockLists, Pattern, Ranges
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
@@ -487,6 +488,27 @@ def test_a_row_too_long_for_one_warp_goes_to_the_blocks(monkeypatch):
     one_row_sees_all = patterns.from_mask_mod(lambda b, h, i, j: (i == 77) | (j == 37 * i % 1000))
     chosen = choose_kernel(one_row_sees_all, 1000)
     assert chosen.kernel == "block_sparse" and "the work of one warp" in chosen.why
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kernel", "options", "grid"),
+    [
+        (patterns.sliding_window(8), "range_forward", {"-DD=64", "-DDILATED=0"}, (8, 4, 2)),
+        (patterns.dilated(8, 3), "range_forward", {"-DD=64", "-DDILATED=1"}, (9, 4, 2)),
+        (patterns.causal() & patterns.document([500, 524]), "table_forward", {"-DD=64", "-DTABLE=1"}, (8, 4, 2)),
+        (patterns.block_diagonal(128), "forward", {"-DD=64"}, (1, 8, 8)),
+        (patterns.bigbird(), "block_sparse_forward", {"-DD=64", "-DBLOCK=64"}, (16, 4, 2)),
+        (patterns.from_mask_mod(lambda b, h, i, j: j == 37 * i % 1024), "csr_gather", {"-DD=64"}, (256, 4, 2)),
+    ],
+    ids=["window", "dilated", "documents", "blocks", "BigBird", "keys"],
+)
+def test_kernel_options_and_grid_follow_from_shapes_alone(pattern, kernel, options, grid):
+    """Nothing is launched, and there are no inputs."""
+    shape = torch.Size((2, 4, 1024, 64))
+    call = Call(shape, shape, BF16, torch.device("cpu"), 0.125)
+    launch = sparse_launch.mask_of(pattern, call, False).forward(call)
+    assert (launch.kernel.name, launch.grid) == (kernel, grid)
+    assert options | {"-DBF16=1"} <= set(launch.kernel.module.options)
 
 
 def test_the_operator_takes_the_kernel_of_its_choice(monkeypatch):

@@ -40,6 +40,7 @@ from course_utils.operators import (
     quantize_e4m3,
     select_topk,
     serving,
+    serving_choice,
     sparse,
     sparse_attention,
     sparse_mla,
@@ -98,7 +99,7 @@ def cache_inputs(device, *, paged=False, eight_bits=False):
     key, value = (cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (key, value))
     scales = (None, None)
     if eight_bits:
-        key, value = key.to(serving.E4M3), value.to(serving.E4M3)
+        key, value = key.to(serving_choice.E4M3), value.to(serving_choice.E4M3)
         scales = tuple(tensors.random(2, 2, device=device, seed=seed).abs() + 0.1 for seed in (3, 4))
     lengths, parents = torch.tensor([7, 0], dtype=torch.int32), torch.tensor([[-1, 0], [-1, -1]], dtype=torch.int32)
     table = torch.tensor([[2, 0, 2], [9, 9, 9]], dtype=torch.int32)
@@ -127,7 +128,7 @@ def step_inputs(device):
     """Those of a step of 3 layers, with a workspace."""
     query = tensors.random(3, 2, 2, 4, 64, device=device, dtype=HALF).transpose(2, 3)  # [layers, B, H, L_q, d]
     parents = torch.tensor([[-1, 0], [-1, -1]], dtype=torch.int32).to(device)
-    workspace = torch.zeros(serving.step_workspace(2, 2), dtype=torch.int32, device=device)
+    workspace = torch.zeros(serving_choice.step_workspace(2, 2), dtype=torch.int32, device=device)
     return query, *new_tokens(device, 3), parents, None, None, workspace, 0.3, 2, 0
 
 
@@ -149,15 +150,15 @@ EXAMPLES = {
     "flash_attention_hopper_e4m3": (hopper._e4m3_attention, lambda device, grad: e4m3_inputs(device)),
     "sparse_attention": (
         sparse._attention.operator,
-        lambda device, grad: (*attention_inputs(device, grad=grad), WINDOW.number, grad, 0.3),
+        lambda device, grad: (*attention_inputs(device, grad=grad), WINDOW.number, 0.3),
     ),
     "sparse_attention, lists": (
         sparse._attention.operator,
-        lambda device, grad: (*attention_inputs(device, grad=grad), STREWN.number, grad, 0.3),
+        lambda device, grad: (*attention_inputs(device, grad=grad), STREWN.number, 0.3),
     ),
     "sparse_attention, rows": (
         sparse._attention.operator,
-        lambda device, grad: (*attention_inputs(device, grad=grad, lengths=(5, 9)), DOCUMENTS.number, grad, 0.3),
+        lambda device, grad: (*attention_inputs(device, grad=grad, lengths=(5, 9)), DOCUMENTS.number, 0.3),
     ),
     "lightning_indexer": (indexer._indexer, lambda device, grad: (*index_inputs(device), None, None, -1)),
     "lightning_indexer, FP8": (indexer._indexer, lambda device, grad: fp8_inputs(device)),
@@ -193,9 +194,7 @@ EXAMPLES = {
     ),
     "sparse_attention_backward": (
         sparse._attention.operator.gradient,
-        lambda device, grad: gradient_inputs(
-            sparse._attention.operator, attention_inputs(device), WINDOW.number, True, 0.3
-        ),
+        lambda device, grad: gradient_inputs(sparse._attention.operator, attention_inputs(device), WINDOW.number, 0.3),
     ),
     "sparse_mla_backward": (
         mla._gradient,
@@ -360,8 +359,8 @@ def test_called_by_its_name_an_operator_refuses_a_number_that_does_not_fit(name,
 @pytest.mark.parametrize(
     ("module", "check", "call"),
     [
-        (prepare, "_check_once", lambda: causal_v2(*attention_inputs("cpu"))),
-        (serving, "_check_decode", lambda: decode_attention(*cache_inputs("cpu")[:3])),
+        (prepare, "_check", lambda: causal_v2(*attention_inputs("cpu"))),
+        (serving, "check_decode", lambda: decode_attention(*cache_inputs("cpu")[:3])),
         (mla, "_checked", lambda: sparse_mla(*latent_inputs("cpu"), scale=0.3, value_dim=24)),
     ],
     ids=["attention", "decode", "latent"],
@@ -390,7 +389,7 @@ def test_autocast_casts_as_for_sdpa(device):
 def test_decode_casts_what_has_no_scales(device):
     query, key, value, lengths, parents, *_ = cache_inputs(device)
     expected = decode_attention(query, key, value, seq_lens=lengths, parents=parents)
-    eight = [cache.to(serving.E4M3) for cache in (key, value)]
+    eight = [cache.to(serving_choice.E4M3) for cache in (key, value)]
     scale = torch.ones(2, 2, device=device)
     of_eight = decode_attention(query, *eight, seq_lens=lengths, k_scale=scale, v_scale=scale)
     with torch.autocast(device.type, HALF):
@@ -638,7 +637,7 @@ def test_a_pattern_that_lives_no_more_is_named():
     pattern = patterns.sliding_window(3)
     number, inputs = pattern.number, attention_inputs("cpu", grad=True)
     with pytest.raises(RuntimeError, match=f"pattern number {number + 10**9} .* is not in this process"):
-        sparse._attention.operator(*inputs, number + 10**9, False, 0.3)
+        sparse._attention.operator(*inputs, number + 10**9, 0.3)
     out = sparse_attention(*inputs, pattern)
     del pattern
     gc.collect()
@@ -646,7 +645,7 @@ def test_a_pattern_that_lives_no_more_is_named():
     del out
     gc.collect()
     with pytest.raises(RuntimeError, match=f"pattern number {number} .* keep the pattern"):
-        sparse._attention.operator(*inputs, number, False, 0.3)
+        sparse._attention.operator(*inputs, number, 0.3)
 
 
 def test_another_process_has_no_pattern_of_this_ones_numbers():
