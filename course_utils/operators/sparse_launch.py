@@ -131,11 +131,9 @@ class RowMask(NamedTuple):
         )
 
     def dk_dv(self, call: Call) -> DkDv:
-        tile, by_key = (
-            fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device),
-            self.rows.by_key(call.key_shape[2]),
-        )
-        starts, ends = by_key
+        *_, key_length, head_dim = call.key_shape
+        tile = fitting(RANGE_BACKWARD_TILES[head_dim], call.device)
+        starts, ends = by_key = self.rows.by_key(key_length)
         first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
         last = (first + tile.block_cols).clamp(max=len(starts)) - 1
         tiles, shapes = torch.arange(len(first)), (call.query_shape, call.key_shape)
