@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -198,18 +198,10 @@ _attention = Attention(
 )
 
 
-def _check_e4m3_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    q_scale: Tensor,
-    k_scale: Tensor,
-    v_scale: Tensor,
-    is_causal: bool,
-    scale: float,
-) -> None:
+def _check_e4m3_call(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> None:
+    *scales, _, scale = others
     check_call(query, key, value, scale, enable_gqa=True, **E4M3_LIMITS)
-    _check_scales(query, key, q_scale, k_scale, v_scale)
+    _check_scales(query, key, *scales)
 
 
 def _empty_e4m3_outputs(query: Tensor, *_: object) -> tuple[Tensor, Tensor]:
@@ -226,16 +218,8 @@ def _empty_e4m3_outputs(query: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     flops=forward_flops,
     instead=IN_16_BITS,
 )
-def _e4m3_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    q_scale: Tensor,
-    k_scale: Tensor,
-    v_scale: Tensor,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+def _e4m3_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    q_scale, k_scale, v_scale, is_causal, scale = others
     if query.device.type == "cpu":  # on a GPU it would have to wait for the numbers
         for name, given in (("q_scale", q_scale), ("k_scale", k_scale)):
             low, high = given.min().item(), given.max().item()

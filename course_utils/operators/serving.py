@@ -8,6 +8,9 @@ nothing waits for the GPU, and a captured graph can be replayed with other lengt
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -273,32 +276,24 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
 
 # ---------------------------------------------------------------------------------------------- the operators
 
+# Each is called as its schema says.
+
 
 @operator(
     "decode_attention(Tensor query, Tensor key, Tensor value, Tensor? seq_lens, Tensor? parents, Tensor? k_scale, "
     "Tensor? v_scale, float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
     fake=fake_attention,
-    check=lambda *args: check_call(check_decode, *args),
+    check=functools.partial(check_call, check_decode),
     flops=lambda query, key, *_: _flops(query, key.shape[2]),
     instead=INSTEAD,
 )
-def _decode(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    seq_lens: Tensor | None,
-    parents: Tensor | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    scale: float,
-    num_splits: int,
-    split_size: int,
-) -> tuple[Tensor, Tensor]:
+def _decode(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    seq_lens, parents, k_scale, v_scale, *numbers = others
     _, kv_heads, capacity, _ = key.shape
     if query.is_cpu:
         check_values(seq_lens, parents, capacity, k_scale=k_scale)
     more = seq_lens, parents, k_scale, v_scale, None
-    return _attend(query, key, value, more, kv_heads, capacity, (), scale, num_splits, split_size)
+    return _attend(query, key, value, more, kv_heads, capacity, (), *numbers)
 
 
 @operator(
@@ -306,25 +301,14 @@ def _decode(
     "Tensor? parents, Tensor? k_scale, Tensor? v_scale, float scale, SymInt num_splits, SymInt split_size) "
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
-    check=lambda *args: check_call(check_paged, *args),
+    check=functools.partial(check_call, check_paged),
     flops=lambda query, key_pages, value_pages, block_table, *_: _flops(
         query, block_table.shape[1] * key_pages.shape[1]
     ),
     instead=INSTEAD,
 )
-def _paged(
-    query: Tensor,
-    key_pages: Tensor,
-    value_pages: Tensor,
-    block_table: Tensor,
-    seq_lens: Tensor,
-    parents: Tensor | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    scale: float,
-    num_splits: int,
-    split_size: int,
-) -> tuple[Tensor, Tensor]:
+def _paged(query: Tensor, key_pages: Tensor, value_pages: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    block_table, seq_lens, parents, k_scale, v_scale, *numbers = others
     _, page_size, kv_heads, _ = key_pages.shape
     max_pages = block_table.shape[1]
     capacity = max_pages * page_size
@@ -332,14 +316,13 @@ def _paged(
         check_values(seq_lens, parents, capacity, k_scale=k_scale)
         check_table(block_table, seq_lens, key_pages)
     more = seq_lens, parents, k_scale, v_scale, block_table
-    of_pages = max_pages, page_size
-    return _attend(query, key_pages, value_pages, more, kv_heads, capacity, of_pages, scale, num_splits, split_size)
+    return _attend(query, key_pages, value_pages, more, kv_heads, capacity, (max_pages, page_size), *numbers)
 
 
 @operator(
     "merge_attention(Tensor outs, Tensor lses) -> (Tensor out, Tensor lse)",
     fake=lambda outs, lses: (outs.new_empty(outs.shape[1:]), lses.new_empty(lses.shape[1:])),
-    check=lambda outs, lses: check_merge(outs, lses),
+    check=check_merge,
     instead=INSTEAD,
 )
 def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
@@ -354,19 +337,11 @@ def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     "append_paged(Tensor key, Tensor value, Tensor(a!) key_pages, Tensor(b!) value_pages, Tensor block_table, "
     "Tensor seq_lens, Tensor? k_scale, Tensor? v_scale) -> ()",
     fake=lambda *_: None,
-    check=lambda *args: check_append(*args),
+    check=check_append,
     instead=INSTEAD,
 )
-def _append(
-    key: Tensor,
-    value: Tensor,
-    key_pages: Tensor,
-    value_pages: Tensor,
-    block_table: Tensor,
-    seq_lens: Tensor,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-) -> None:
+def _append(key: Tensor, value: Tensor, key_pages: Tensor, value_pages: Tensor, *others: Any) -> None:
+    block_table, seq_lens, k_scale, v_scale = others
     if key.is_cpu:
         check_values(seq_lens, None, block_table.shape[1] * key_pages.shape[1], k_scale=k_scale, v_scale=v_scale)
         check_table(block_table, seq_lens, key_pages)
@@ -383,28 +358,16 @@ def _append(
     "Tensor block_table, Tensor seq_lens, Tensor? parents, Tensor? k_scale, Tensor? v_scale, Tensor(c!)? workspace, "
     "float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
     fake=fake_attention,
-    check=lambda *args: check_call(check_step, *args),
+    check=functools.partial(check_call, check_step),
     flops=lambda query, key, value, key_pages, value_pages, block_table, *_: _flops(
         query, block_table.shape[1] * key_pages.shape[2]
     ),
     instead=INSTEAD,
 )
 def _step(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    key_pages: Tensor,
-    value_pages: Tensor,
-    block_table: Tensor,
-    seq_lens: Tensor,
-    parents: Tensor | None,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    workspace: Tensor | None,
-    scale: float,
-    num_splits: int,
-    split_size: int,
+    query: Tensor, key: Tensor, value: Tensor, key_pages: Tensor, value_pages: Tensor, *others: Any
 ) -> tuple[Tensor, Tensor]:
+    block_table, seq_lens, parents, k_scale, v_scale, workspace, scale, *splits = others
     batch = query.shape[1]
     _, pages, page_size, kv_heads, _ = key_pages.shape
     max_pages = block_table.shape[1]
@@ -417,7 +380,7 @@ def _step(
     q, cache = dense(query), _to_be_written(key_pages, value_pages)
     call = Call(
         *(q.shape, kv_heads, max_pages * page_size, (max_pages, page_size), q.dtype, cache[0].element_size(), q.device),
-        *(True, parents is not None, factor, num_splits, split_size),
+        *(True, parents is not None, factor, *splits),
     )
     if workspace is None:
         workspace = torch.zeros(step_workspace(batch, kv_heads), dtype=torch.int32, device=q.device)
