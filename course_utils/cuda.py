@@ -384,8 +384,6 @@ class _OnGpu:
         self._launch, self._context_now = cupy.cuda.driver.launchKernel, cupy.cuda.driver.ctxGetCurrent
         has_dependent = _found_architecture(index) >= dependent_launch.ARCHITECTURE
         self._launch_dependent = dependent_launch.launch_dependent if has_dependent else self._launch
-        # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.
-        self._stream_now = torch._C._cuda_getCurrentRawStream
         with self._current():
             self._raw = kernel.module._cupy(index).get_function(kernel.name)
             self._loaded = self._raw.kernel  # kept: what it points to is unloaded with it
@@ -406,7 +404,7 @@ class _OnGpu:
         grid, block, shared_mem = size
         if shared_mem > self._granted:
             self._grant(shared_mem)
-        filled, stream = accepted.fill(values), self._stream_now(self._index)
+        filled, stream = accepted.fill(values), torch.cuda.current_stream(self._index).cuda_stream
         settings = *grid, *block, shared_mem, stream, filled[1], 0
         launch = self._launch_dependent if dependent else self._launch
         if self._context_now() == self._context:
@@ -465,6 +463,16 @@ class ReadyLaunch:
         self._streams: set[int] = set()  # that have them
         self._launched_once = False
         self._again: tuple[Accepted, _OnGpu] | None = None  # for the next launch on a GPU
+
+    @property
+    def kernel(self) -> Kernel:
+        """What is launched."""
+        return self._kernel
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Blocks of threads."""
+        return self._size[0]
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         again = self._again

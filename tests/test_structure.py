@@ -232,7 +232,11 @@ def test_an_import_by_a_string_stays_in_its_room():
     [
         ("costs.py", "from course_utils.operators import naive", "costs imports operators.naive"),
         ("questions/judging.py", "def f():\n    from course_utils import widgets", "questions.judging imports widgets"),
-        ("operators/naive.py", "import course_utils.operators.sparse", "what siblings share is in library and prepare"),
+        (
+            "operators/naive.py",
+            "import course_utils.operators.sparse",
+            "what siblings share is in attention and library",
+        ),
         ("emulator/profiler.py", "from course_utils.emulator import pages", "emulator.profiler imports emulator.pages"),
         ("show.py", "from tests.helpers import anything", "show imports tests.helpers"),
         ("__init__.py", "from course_utils import widgets", "course_utils may import no other room"),

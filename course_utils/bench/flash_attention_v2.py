@@ -57,6 +57,7 @@ from course_utils.measured.flash_attention_v2 import (
 )
 from course_utils.nvidia import tools
 from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2, tensor_core
+from course_utils.operators.attention import Call
 
 PEERS = {
     FLASH: SDPBackend.FLASH_ATTENTION,
@@ -542,7 +543,7 @@ def fused_backwards(
     read = reads_p(head_dim, query.dtype)
     grid, block = (length // tile.block_cols, heads, batch), (tile.threads,)
     delta, dq_sum = torch.empty_like(lse), torch.zeros_like(query, dtype=torch.float32)
-    call = tensor_core.Call(query.shape, key.shape, query.dtype, query.device, scale)
+    call = Call(query.shape, key.shape, query.dtype, query.device, scale)
     tensor_core.row_delta(call)(out, grad_out, delta)
     results = {name: (torch.empty_like(key), torch.empty_like(value)) for name in ("recomputes P", "reads P")}
     weights = in_left_factors(torch.softmax(scale * query @ key.mT, -1))

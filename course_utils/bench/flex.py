@@ -30,7 +30,7 @@ from course_utils.bench.timed import (
 )
 from course_utils.measured import Row
 from course_utils.measured.sparse_patterns import CUDNN, FLASH, FLEX_64, FLEX_128, FLEX_TUNED, OURS
-from course_utils.operators import flash_attention_v2, sparse
+from course_utils.operators import choose_kernel, flash_attention_v2
 from course_utils.operators.sparse import sparse_attention
 from course_utils.patterns import Pattern
 
@@ -99,7 +99,7 @@ def race(
     times |= {name: beside_dense[name] for name in dense_functions}
 
     flops = 4 * head_dim * batch * heads * count_pairs(pattern, length, device) * (2.5 if backward else 1)
-    kernel = sparse.choose_kernel(pattern, length, length, differentiable=backward, device=device).kernel
+    kernel = choose_kernel(pattern, length, length, differentiable=backward, device=device).kernel
     rows: list[Row] = []
     for name, taken in times.items():
         row: Row = {"pattern": label or pattern.name, "pass": "backward" if backward else "forward", "length": length}

@@ -35,6 +35,7 @@ from course_utils.bench.timed import (
 from course_utils.measured import Row
 from course_utils.operators import (
     append_paged,
+    choose_kernel,
     decode_attention,
     decode_step,
     flash_attention_minimal,
@@ -45,11 +46,10 @@ from course_utils.operators import (
     naive_attention,
     paged_attention,
     select_topk,
-    serving,
+    serving_choice,
     sparse_attention,
     sparse_mla,
 )
-from course_utils.operators.sparse import choose_kernel
 from course_utils.patterns import Pattern, bigbird, block_diagonal, document, sliding_window
 
 SDPA, LAUNCH = "torch SDPA", "a launch"
@@ -225,7 +225,7 @@ def one_query(device: str, shape: tuple[int, ...]) -> list[Group]:
     lengths = torch.full((batch,), length, dtype=torch.int32, device=device)
     last = [tensor[:, :, -1:].transpose(1, 2).contiguous() for tensor in (key, value)]
     layer = [tensor[None] for tensor in (query, *last, *pages)]
-    workspace = torch.zeros(serving.step_workspace(batch, heads), dtype=torch.int32, device=device)
+    workspace = torch.zeros(serving_choice.step_workspace(batch, heads), dtype=torch.int32, device=device)
     found = decode_attention(query, key, value, return_lse=True)
     outs, lses = (torch.stack((part, part)) for part in found)
     functions: dict[str, Function] = {

@@ -13,7 +13,7 @@ from course_utils import costs, measured, patterns
 from course_utils.bench import flex
 from course_utils.bench.by_hand import by_hand
 from course_utils.measured import Measurement, Row
-from course_utils.operators import sparse
+from course_utils.operators import choose_kernel
 from course_utils.patterns import Pattern
 from course_utils.patterns.pattern import range_pattern
 
@@ -50,7 +50,7 @@ def counts(pattern: Pattern, lengths: Sequence[int], heads: int, head_dim: int, 
     for length in lengths:
         visited, partial = _blocks(pattern, length, device)
         kernel, pairs = (
-            sparse.choose_kernel(pattern, length, device=device).kernel,
+            choose_kernel(pattern, length, device=device).kernel,
             flex.count_pairs(pattern, length, device),
         )
         row: Row = {"pattern": pattern.name, "length": length, "kernel": kernel}

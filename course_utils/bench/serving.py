@@ -50,7 +50,8 @@ from course_utils.operators import (
     decode_attention,
     decode_step,
     paged_attention,
-    serving,
+    serving_choice,
+    serving_launch,
 )
 from course_utils.serving import Loop, Model, lengths, prompts, summary
 
@@ -75,10 +76,10 @@ def serving_chapter() -> list[Row]:
 
 def compile_all(device: str = "cuda") -> None:
     """Compiles what the chapter launches."""
-    modules = serving.modules(torch.float16, torch.device(device))
+    modules = serving_launch.modules(torch.float16, torch.device(device))
     modules.append(compiled("06_serving/warp_per_head.cu", (f"-DD={HEAD_DIM}", "-DBF16=0", "-DWARPS=4")))
     group, on = HEADS // KV_HEADS, torch.device(device)
-    tiles = {serving.decode_tile(group, batch * KV_HEADS, HEAD_DIM, 2, on) for batch, _ in CACHES}
+    tiles = {serving_choice.decode_tile(group, batch * KV_HEADS, HEAD_DIM, 2, on) for batch, _ in CACHES}
     modules += [compiled("06_serving/packed_heads.cu", (*tile.options, "-DBF16=0")) for tile in tiles]
     compile_ahead(modules, device)
 
@@ -189,7 +190,7 @@ def eight_bits(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACH
     for batch, length in caches:
         query, key, value = _inputs(batch, length, device)
         scales = [torch.full((batch, KV_HEADS), 2.0**-6, device=device) for _ in range(2)]
-        key8, value8 = ((tensor.float() * 2**6).to(serving.E4M3) for tensor in (key, value))
+        key8, value8 = ((tensor.float() * 2**6).to(serving_choice.E4M3) for tensor in (key, value))
         error = decode_attention(query, key, value).float()
         key, value = ((tensor.float() * 2**-6).to(query.dtype) for tensor in (key8, value8))
         error -= decode_attention(query, key, value).float()
@@ -289,7 +290,7 @@ def _steps(batch: int, length: int, layers: int, device: str) -> tuple[dict[str,
             out = paged_attention(query[n], *pages, table, lengths)
         return out
 
-    workspace = torch.zeros(serving.step_workspace(batch, KV_HEADS), dtype=torch.int32, device=device)
+    workspace = torch.zeros(serving_choice.step_workspace(batch, KV_HEADS), dtype=torch.int32, device=device)
     made: dict[str, Callable[[], Function]] = {
         LAUNCHES: lambda: launches,
         GRAPH: functools.partial(_captured, launches, device),
@@ -463,8 +464,8 @@ def _last_sequence(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | 
 def _chosen_splits(query: Tensor, key: Tensor) -> int:
     batch, kv_heads, length, head_dim = key.shape
     rows = query.shape[1] // kv_heads * query.shape[2]
-    tile = serving.decode_tile(rows, batch * kv_heads, head_dim, key.element_size(), key.device)
-    return serving.cut_keys(batch, kv_heads, length, False, 0, 0, tile, key.device).pieces // batch
+    tile = serving_choice.decode_tile(rows, batch * kv_heads, head_dim, key.element_size(), key.device)
+    return serving_choice.cut_keys(batch, kv_heads, length, False, 0, 0, tile, key.device).pieces // batch
 
 
 # ---------------------------------------------------------------------------------------------- peers

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.operators.serving import step_workspace
+from course_utils.operators.serving_choice import step_workspace
 
 ROWS, KEYS = 16, 64  # of a tile: tl.dot takes no fewer rows than 16
 WARPS, STAGES = 4, 3

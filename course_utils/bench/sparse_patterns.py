@@ -53,9 +53,9 @@ from course_utils.bench.timed import (
 from course_utils.cuda import RawModule, compiled
 from course_utils.measured import Row
 from course_utils.measured.sparse_patterns import HEAD_DIM, HEADS, LENGTHS, SDPA_MASK, SDPA_NUMBERS, TORCH_SPARSE
-from course_utils.operators import flash_v2, sparse
+from course_utils.operators import choose_kernel, flash_v2, sparse_launch
 from course_utils.operators.prepare import fitting
-from course_utils.operators.sparse import sparse_attention
+from course_utils.operators.sparse import attend_masked, sparse_attention
 from course_utils.patterns import Pattern, Ranges
 
 
@@ -68,8 +68,11 @@ def sparse_chapter() -> list[Row]:
 def compile_all(device: str = "cuda") -> None:
     """Compiles what the chapter launches."""
     where = torch.device(device)
-    modules = [*sparse.modules(torch.float16, where), *flash_v2.modules(torch.float16, where)]  # for delta and dQ
-    modules.append(_every_tile_module(fitting(sparse.RANGE_TILES[HEAD_DIM], where)))
+    modules = [
+        *sparse_launch.modules(torch.float16, where),
+        *flash_v2.modules(torch.float16, where),
+    ]  # for delta and dQ
+    modules.append(_every_tile_module(fitting(sparse_launch.RANGE_TILES[HEAD_DIM], where)))
     compile_ahead(modules, device)
 
 
@@ -144,12 +147,12 @@ def dense_way(
     for length, block in itertools.product(lengths, blocks):
         pattern = patterns.block_diagonal(block)
         *inputs, grad_output = random_inputs((1, heads, length, HEAD_DIM), device, count=4)
-        masks = {"range": sparse.RangeMask(pattern.ranges), "dense": sparse.DenseMask(block)}
+        masks = {"range": sparse_launch.RangeMask(pattern.ranges), "dense": sparse_launch.DenseMask(block)}
         passes = {"forward": {name: _attention(mask, inputs) for name, mask in masks.items()}}
         for name, function in passes["forward"].items():
             require_right(name, function(), *inputs, pattern)
         if length == backward_length:
-            ways = {name: functools.partial(_attend, mask) for name, mask in masks.items()}
+            ways = {name: functools.partial(attend_masked, mask=mask) for name, mask in masks.items()}
             passes["backward"] = {name: backward_pass(way, *inputs, grad_output) for name, way in ways.items()}
             for ranges, dense in zip(*(function() for function in passes["backward"].values()), strict=True):
                 require_close(f"dense beside range, {pattern.name}", dense, ranges, at_most=MAX_HALF_ERROR[dense.dtype])
@@ -173,7 +176,7 @@ def skip(
         inputs = random_inputs((1, heads, length, HEAD_DIM), device)
         mask = pattern.mask(length, length, device=device)
         functions: dict[str, Function] = {
-            "tiles skipped": functools.partial(sparse.range_attention, *inputs, pattern.ranges),
+            "tiles skipped": _attention(sparse_launch.RangeMask(pattern.ranges), inputs),
             "tiles only masked": functools.partial(_every_tile, *inputs, pattern.ranges),
             SDPA_MASK: lambda i=inputs, m=mask: scaled_dot_product_attention(*i, attn_mask=m),
         }
@@ -187,7 +190,7 @@ def skip(
 def _every_tile(query: Tensor, key: Tensor, value: Tensor, ranges: Ranges) -> Tensor:
     """range.cu with -DSKIP=0 for fp16 and ranges that are not dilated: it visits every tile, and only masks."""
     batch, heads, length, head_dim = query.shape
-    tile = fitting(sparse.RANGE_TILES[head_dim], query.device)
+    tile = fitting(sparse_launch.RANGE_TILES[head_dim], query.device)
     out, lse = torch.empty_like(query), query.new_empty(batch, heads, length, dtype=torch.float32)
     scalars = np.int32(length), np.int32(key.shape[2]), np.int32(1), np.float32(head_dim**-0.5)
     _every_tile_module(tile).get_function("range_forward")(
@@ -199,9 +202,9 @@ def _every_tile(query: Tensor, key: Tensor, value: Tensor, ranges: Ranges) -> Te
     return out
 
 
-def _every_tile_module(tile: sparse.RangeTile) -> RawModule:
+def _every_tile_module(tile: sparse_launch.RangeTile) -> RawModule:
     options = [option for option in tile.options if "SKIP" not in option]
-    return compiled(f"{sparse.FOLDER}/range.cu", (*options, "-DSKIP=0", "-DDILATED=0", "-DBF16=0"))
+    return compiled(f"{sparse_launch.FOLDER}/range.cu", (*options, "-DSKIP=0", "-DDILATED=0", "-DBF16=0"))
 
 
 # ---------------------------------------------------------------------------------------------- short sequences
@@ -277,7 +280,7 @@ def scaling(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] 
             times = _compare(ours | _others(pattern, inputs))
             taken = times.pop(OURS)
             pairs = flex.count_pairs(pattern, length, device)
-            kernel = sparse.choose_kernel(pattern, length, length, device=device).kernel
+            kernel = choose_kernel(pattern, length, length, device=device).kernel
             row: Row = {"part": "scaling", "pattern": label, "length": length, "name": OURS}
             row |= {"kernel": kernel, "density": pairs / length**2}
             row |= columns(taken) | {"useful_tflop_per_s": 4 * HEAD_DIM * heads * pairs / taken.median / 1e9}
@@ -389,7 +392,7 @@ def tree(
             require_right(name, function(), *inputs, pattern)
         if n in flex_tokens:
             functions |= _flex(pattern, inputs)
-        kernel = sparse.choose_kernel(pattern, n, length, device=device).kernel
+        kernel = choose_kernel(pattern, n, length, device=device).kernel
         for name, taken in _compare(functions).items():
             row: Row = {"part": "tree", "context": context, "tokens": n, "density": pattern.density(n, length)}
             row |= {"name": name, "kernel": kernel if name == OURS else None} | columns(taken)
@@ -407,7 +410,7 @@ def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, war
     inputs = random_inputs((1, heads, length, HEAD_DIM), device)
     rows: list[Row] = []
     for label, pattern in scaling_patterns(length).items():
-        kernel = sparse.choose_kernel(pattern, length, length, device=device).kernel
+        kernel = choose_kernel(pattern, length, length, device=device).kernel
         ways = {"dense": ("dense", "range", "block_sparse"), "range": ("range", "block_sparse")}
         for used in ways.get(kernel, (kernel,)):
             _built(scaling_patterns(warm_length)[label], used, warm_length, device)  # loads torch's kernels
@@ -422,45 +425,41 @@ def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, war
             output_bytes = inputs[0].nbytes
             row: Row = {"part": "lists", "pattern": label, "length": length, "kernel": used}
             row |= {"block": mask.lists.block if used == "block_sparse" else None}
-            row |= {"build_ms": milliseconds, "list_bytes": _list_bytes(mask)}
+            row |= {"build_ms": milliseconds, "list_bytes": _list_bytes(mask, length)}
             row |= {"attention_ms": taken.median, "output_bytes": output_bytes}
             rows.append(row | {"peak_extra_bytes": timing.peak_memory(attention) - output_bytes})
     return rows
 
 
-def _attention(mask: sparse.Mask, inputs: Sequence[Tensor]) -> Function:
+def _attention(mask: sparse_launch.Mask, inputs: Sequence[Tensor]) -> Function:
     """A kernel on its ranges, lists or rows; the rows of csr_gather are not checked again at each call."""
-    return functools.partial(_attend, mask, *inputs)
+    return functools.partial(attend_masked, *inputs, mask)
 
 
-def _attend(mask: sparse.Mask, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return sparse.attend_masked(query, key, value, mask, query.shape[-1] ** -0.5, False)
-
-
-def _built(pattern: Pattern, kernel: str, length: int, device: str) -> tuple[sparse.Mask, float | None]:
+def _built(pattern: Pattern, kernel: str, length: int, device: str) -> tuple[sparse_launch.Mask, float | None]:
     """What a kernel takes besides query, key and value, and the milliseconds of building it; None of mere numbers."""
     if kernel == "dense":
-        return sparse.DenseMask(pattern.ranges.step), None
+        return sparse_launch.DenseMask(pattern.ranges.step), None
     _synchronize(device)
     start = time.perf_counter()
     if kernel == "range":
-        mask: sparse.Mask = sparse.range_mask(pattern, length, length, torch.device(device))
+        mask: sparse_launch.Mask = sparse_launch.mask_of_ranges(pattern, length, length, torch.device(device))
     elif kernel == "csr_gather":
-        mask = sparse.CsrMask(*pattern.csr(length, length, device=device))
+        mask = sparse_launch.CsrMask(*pattern.csr(length, length, device=device))
     else:
-        mask = sparse.ListMask(pattern.block_lists(length, length, device=device))
+        mask = sparse_launch.ListMask(pattern.block_lists(length, length, device=device))
     _synchronize(device)
-    return mask, None if isinstance(mask, sparse.RangeMask) else 1e3 * (time.perf_counter() - start)
+    return mask, None if isinstance(mask, sparse_launch.RangeMask) else 1e3 * (time.perf_counter() - start)
 
 
-def _list_bytes(mask: sparse.Mask) -> int:
-    """Bytes of the tensors that a mask consists of."""
+def _list_bytes(mask: sparse_launch.Mask, length: int) -> int:
+    """Bytes of the tensors that a mask consists of; of rows also the same by key, for gradients."""
     match mask:
-        case sparse.RowMask(rows, by_key):
-            tensors = *rows, *by_key
-        case sparse.ListMask(lists):
+        case sparse_launch.RowMask(rows):
+            tensors = *rows, *rows.by_key(length)
+        case sparse_launch.ListMask(lists):
             tensors = lists.indptr, lists.indices, lists.bits_index, lists.bits
-        case sparse.CsrMask():
+        case sparse_launch.CsrMask():
             tensors = tuple(mask)
         case _:
             tensors = ()
@@ -484,8 +483,8 @@ def csr(*, device: str = "cuda", heads: int = HEADS, length: int = 16384, share:
     rows: list[Row] = []
     for label, pattern in chosen.items():
         functions = {
-            "csr_gather": _attention(sparse.CsrMask(*pattern.csr(length, device=device)), inputs),
-            "block_sparse": _attention(sparse.ListMask(pattern.block_lists(length, device=device)), inputs),
+            "csr_gather": _attention(sparse_launch.CsrMask(*pattern.csr(length, device=device)), inputs),
+            "block_sparse": _attention(sparse_launch.ListMask(pattern.block_lists(length, device=device)), inputs),
         }
         for name, function in functions.items():
             require_right(name, function(), *inputs, pattern)

@@ -14,9 +14,9 @@ from course_utils.serving import (
     Loop,
     Model,
     PagedCache,
+    alone_and_batched,
     as_text,
     as_tokens,
-    in_company,
     lengths,
     simulate,
     summary,
@@ -140,7 +140,7 @@ def same_in_any_company(tokens: int = 10) -> None:
 
 def company() -> str:
     """What the logits of one step owe to the company that it is in; returns what the last row says in company."""
-    rows = in_company(TIED[0], TIED[1:])
+    rows = alone_and_batched(TIED[0], TIED[1:])
     names = {f"{row['attention']}, sums {row['sums']}": row for row in rows}
     plots.bars(list(names), {"of 256 logits, so many differ": [row["differing"] for row in rows]})
     plt.show()

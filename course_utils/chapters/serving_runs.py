@@ -21,7 +21,7 @@ from course_utils.operators import (
     decode_step,
     merge_attention,
     paged_attention,
-    serving,
+    serving_choice,
 )
 
 CHAPTER = "06_serving"
@@ -220,9 +220,9 @@ def error_of_eight_bits(length: int = 400) -> float:
     expected = reference.decode_attention(query, key, value)
     scales = {}
     for name, tensor in (("k_scale", key), ("v_scale", value)):
-        scales[name] = tensor.abs().float().amax((2, 3)) / torch.finfo(serving.E4M3).max
+        scales[name] = tensor.abs().float().amax((2, 3)) / torch.finfo(serving_choice.E4M3).max
     eight = [
-        (tensor.float() / scale[..., None, None]).to(serving.E4M3)
+        (tensor.float() / scale[..., None, None]).to(serving_choice.E4M3)
         for tensor, scale in zip((key, value), scales.values(), strict=True)
     ]
     outputs = {"16 bits": decode_attention(query, key, value), "E4M3": decode_attention(query, *eight, **scales)}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_utils import patterns, plots, show
 from course_utils.cuda import read_kernel
-from course_utils.operators import choose_kernel, sparse
+from course_utils.operators import choose_kernel, sparse_work
 from course_utils.patterns import Pattern
 from course_utils.plots.sparse_patterns import FULL, NOT_LOADED, PARTLY
 
@@ -196,7 +196,7 @@ def show_blocks(pattern: Pattern, length: int) -> None:
 def show_split() -> None:
     """The blocks of keys of each row of blocks of BigBird, before and after long rows are split."""
     lists = patterns.bigbird(64).block_lists(4096)
-    pieces = [end - start for _, start, end, _ in sparse.work_items(lists, heads=16).items.tolist()]
+    pieces = [end - start for _, start, end, _ in sparse_work.work_items(lists, heads=16).items.tolist()]
     plots.pieces_of_work({"a row of blocks each": lists.indptr.diff().tolist(), "long rows split": pieces})
     plt.show()
 

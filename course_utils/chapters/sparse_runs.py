@@ -18,7 +18,7 @@ from course_utils.chapters.sparse_masks import FAR, LONGFORMER, at_random, state
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import SanitizerReport, profile
 from course_utils.launches.broken import BROKEN
-from course_utils.operators import block_sparse_attention, csr_attention, sparse, sparse_attention
+from course_utils.operators import block_sparse_attention, csr_attention, sparse_attention, sparse_launch
 from course_utils.patterns import Pattern
 from course_utils.plots.sparse_patterns import FOR_NOTHING, NOT_LOADED
 
@@ -170,7 +170,7 @@ def run_blocks(source: str, pattern: Pattern, tensors: Sequence[Tensor]) -> Tens
     out, lse, none = torch.full_like(query, torch.nan), torch.zeros(query.shape[:3]), torch.zeros(1)
     args = query, key, value, out, lse, items, lists.indices, lists.bits_index, lists.bits, none, none
     scalars = np.int32(query.shape[2]), np.int32(key.shape[2]), np.int32(1), np.float32(D**-0.5)
-    tile = sparse.BLOCK_TILES[64, D][0]
+    tile = sparse_launch.BLOCK_TILES[64, D][0]
     kernel = RawModule(code=source, options=(*tile.options, "-DBF16=0")).get_function("block_sparse_forward")
     kernel((len(items), query.shape[1], 1), (tile.threads,), (*args, *scalars), shared_mem=tile.shared_bytes)
     return out

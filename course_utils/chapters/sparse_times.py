@@ -22,7 +22,7 @@ from course_utils.measured.sparse_patterns import (
     SDPA_MASK,
     SDPA_NUMBERS,
 )
-from course_utils.operators import sparse
+from course_utils.operators import sparse_launch
 from course_utils.studies import recall as recall_study
 
 SHAPE = f"B = 1, H = {HEADS}, d = {HEAD_DIM}, fp16"
@@ -324,7 +324,7 @@ def show_idle() -> None:
     count = of_gpu["streaming multiprocessors"]["count"]
     blocks, table = {}, []
     for length in (128, 512, 1024, 4096):
-        number = HEADS * costs.ceil_div(length, sparse.RANGE_TILES[64][0].block_rows)
+        number = HEADS * costs.ceil_div(length, sparse_launch.RANGE_TILES[64][0].block_rows)
         blocks[f"L = {length:,}: {number} blocks"] = number
         line = {"L": length, "blocks of threads": number, "per multiprocessor": number / count}
         for name, pattern in (("dense", patterns.causal()), ("blocks of 16", patterns.block_diagonal(16))):

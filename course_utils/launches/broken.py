@@ -23,7 +23,7 @@ from course_utils.checks import AttentionCase, ErrorReport, error_report, lse_re
 from course_utils.costs import ceil_div
 from course_utils.launches import Launch
 from course_utils.launches.ladder import LADDER
-from course_utils.operators import indexer, mla, serving, sparse
+from course_utils.operators import indexer, mla, serving_choice, serving_launch, sparse_launch, sparse_work
 
 START, NAIVE, FLASH = "00_start_here", "01_attention_basics", "02_flash_attention_minimal"
 FLASH_V2, SPARSE, DEEPSEEK = "03_flash_attention_v2", "04_sparse_patterns", "05_deepseek_sparse"
@@ -235,7 +235,7 @@ def _window(file: str) -> Launch:
     (tensors, scalars), pattern, tile = (
         _sparse("normal", 200, 200),
         patterns.sliding_window(159),
-        sparse.RANGE_TILES[64][0],
+        sparse_launch.RANGE_TILES[64][0],
     )
     return SparseLaunch(
         source=f"{SPARSE}/{file}.cu",
@@ -254,10 +254,10 @@ def _documents(file: str) -> Launch:
     (tensors, scalars), pattern, tile = (
         _sparse("normal", 150, 150),
         patterns.document((100, 50)),
-        sparse.BLOCK_TILES[64, 64][0],
+        sparse_launch.BLOCK_TILES[64, 64][0],
     )
     lists = pattern.block_lists(150)
-    items = sparse.work_items(lists, 1).items
+    items = sparse_work.work_items(lists, 1).items
     no_parts = torch.zeros(0), torch.zeros(0)
     return SparseLaunch(
         source=f"{SPARSE}/{file}.cu",
@@ -285,10 +285,10 @@ def _merge(file: str) -> Launch:
     return SparseLaunch(
         source=f"{SPARSE}/{file}.cu",
         kernel="merge_parts",
-        grid=(64 // sparse.MERGED_ROWS, 1, 1),
-        block=(32 * sparse.MERGED_ROWS,),
+        grid=(64 // sparse_launch.MERGED_ROWS, 1, 1),
+        block=(32 * sparse_launch.MERGED_ROWS,),
         args=(O_parts, LSE_parts, torch.tensor([[0, 0, 2, 0]], dtype=torch.int32), out, lse, scalars[0]),
-        options=(*sparse.BLOCK_TILES[64, 64][0].options, "-DBF16=0"),
+        options=(*sparse_launch.BLOCK_TILES[64, 64][0].options, "-DBF16=0"),
         inputs=(query, key, value),
         attn_mask=torch.ones(50, 128, dtype=torch.bool),
     )
@@ -299,10 +299,10 @@ def _gather(file: str) -> Launch:
     return SparseLaunch(
         source=f"{SPARSE}/{file}.cu",
         kernel="csr_gather",
-        grid=(ceil_div(70, sparse.CSR_WARPS), 1, 1),
-        block=(32 * sparse.CSR_WARPS,),
+        grid=(ceil_div(70, sparse_launch.CSR_WARPS), 1, 1),
+        block=(32 * sparse_launch.CSR_WARPS,),
         args=(*tensors, *pattern.csr(70), *scalars),
-        options=("-DD=64", f"-DWARPS={sparse.CSR_WARPS}", "-DBF16=0"),
+        options=("-DD=64", f"-DWARPS={sparse_launch.CSR_WARPS}", "-DBF16=0"),
         inputs=tensors[:3],
         attn_mask=pattern.mask(70),
     )
@@ -381,7 +381,7 @@ def _in_pages() -> tuple[list[Tensor], list[Tensor]]:
 def _paged(file: str) -> Launch:
     """Each sequence in one piece."""
     (query, key, value), (*pages, table, lengths) = _in_pages()
-    tile, out, lse = serving.TILES[64, 16, 2].small, torch.full_like(query, torch.nan), _nans(2, 2, 1)
+    tile, out, lse = serving_choice.TILES[64, 16, 2].small, torch.full_like(query, torch.nan), _nans(2, 2, 1)
     numbers = *map(np.int32, (2, 100, 1, 1)), np.float32(64**-0.5), *map(np.int32, (1, 0, 0, 100))
     return KnownLaunch(
         source=f"{SERVING}/{file}.cu",
@@ -407,7 +407,7 @@ def _append(file: str) -> Launch:
         source=f"{SERVING}/{file}.cu",
         kernel="append_paged",
         grid=(1,),
-        block=(serving.APPEND_THREADS,),
+        block=(serving_launch.APPEND_THREADS,),
         args=(*new, *before, table, lengths, nothing, nothing, *map(np.int32, (2, 3, 2, 64, 20, 5))),
         options=("-DBF16=0", "-DCACHE_BITS=16"),
         expected={2: pages[0].double(), 3: pages[1].double()},
@@ -421,9 +421,9 @@ def _step(file: str = "persistent_step", *, pieces: int = 4, taken: int = 0) -> 
     new = [cache[:, :, -1:].transpose(1, 2).contiguous() for cache in (key, value)]
     for cache in pages:
         cache[table[:, -1].long(), -1] = 0
-    counters = torch.zeros(serving.step_workspace(2, 2), dtype=torch.int32)
+    counters = torch.zeros(serving_choice.step_workspace(2, 2), dtype=torch.int32)
     counters[0] = taken
-    tile, out, lse = serving.TILES[64, 16, 2].small, torch.full_like(query, torch.nan), _nans(2, 2, 1)
+    tile, out, lse = serving_choice.TILES[64, 16, 2].small, torch.full_like(query, torch.nan), _nans(2, 2, 1)
     parts = _nans(4, 2, 1, 64), _nans(4, 2, 1)
     numbers = *map(np.int32, (1, 2, 40, 20, 5, 1, 2, 1)), np.float32(64**-0.5), *map(np.int32, (0, 0, 64, pieces))
     return KnownLaunch(

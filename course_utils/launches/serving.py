@@ -12,7 +12,7 @@ from course_utils.costs import ceil_div
 from course_utils.cuda import compiled
 from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
-from course_utils.operators import serving
+from course_utils.operators import serving_choice, serving_launch
 from course_utils.operators.tensor_core import BF16_OPTION
 
 FOLDER = "06_serving"
@@ -42,9 +42,9 @@ def _launched(name: str, query: Tensor, key: Tensor, ragged: bool) -> tuple[tupl
         options = f"-DD={head_dim}", bf16, f"-DWARPS={WARPS}"
         grid = ceil_div(heads * query_length, WARPS), batch
         return options, grid, (32, WARPS), (*ints(batch, heads), *last), 0
-    row_tiles = ceil_div(group * query_length, serving.block_rows(group * query_length))
+    row_tiles = ceil_div(group * query_length, serving_choice.block_rows(group * query_length))
     grid = row_tiles, kv_heads, batch
-    tile = serving.decode_tile(group * query_length, math.prod(grid), head_dim, key.element_size(), key.device)
+    tile = serving_choice.decode_tile(group * query_length, math.prod(grid), head_dim, key.element_size(), key.device)
     return (*tile.options, bf16), grid, tile.block, (*ints(batch), *last), tile.shared_bytes
 
 
@@ -92,8 +92,10 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
         ("e4m3_cache", "e4m3_cache", rows, scales),
         ("e4m3_cache", "e4m3_paged_cache", in_pages, (*scales, *of_pages)),
     ):
-        numbers = [tensor.to(serving.E4M3).view(torch.uint8) for tensor in cache] if file == "e4m3_cache" else cache
-        tile = serving.TILES[head_dim, 16, numbers[0].element_size()].small
+        numbers = (
+            [tensor.to(serving_choice.E4M3).view(torch.uint8) for tensor in cache] if file == "e4m3_cache" else cache
+        )
+        tile = serving_choice.TILES[head_dim, 16, numbers[0].element_size()].small
         args = query, *numbers, out, lse, parts, lse_parts, lengths, parents, *sizes, *more
         add(file, kernel, (1, kv_heads, pieces), tile.block, args, (*tile.options, bf16), tile.shared_bytes)
 
@@ -102,15 +104,15 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
     new = [normal(layers, batch, queries, kv_heads, head_dim).to(dtype) for _ in range(2)]
     cache = [normal(layers, pages, page_size, kv_heads, head_dim).to(dtype) for _ in range(2)]
     if eight:
-        cache = [tensor.to(serving.E4M3).view(torch.uint8) for tensor in cache]
-    tile = serving.TILES[head_dim, 16, cache[0].element_size()].small
+        cache = [tensor.to(serving_choice.E4M3).view(torch.uint8) for tensor in cache]
+    tile = serving_choice.TILES[head_dim, 16, cache[0].element_size()].small
     scales = [scale.expand(layers, -1, -1).contiguous() for scale in scales]
     of_one = *(tensor[0] for tensor in (*new, *cache)), table, lengths, *(scale[0] for scale in scales)
     args = *of_one, *ints(batch, queries, kv_heads, head_dim, table.shape[1], page_size)
-    threads = serving.APPEND_THREADS
+    threads = serving_launch.APPEND_THREADS
     add("append", "append_paged", (ceil_div(new[0][0].numel() // 8, threads),), (threads,), args, (bf16, bits))
     many = [tensor.expand(layers, *tensor.shape).contiguous() for tensor in (query, out, lse)]
-    counters = torch.zeros(serving.step_workspace(batch, kv_heads), dtype=torch.int32)
+    counters = torch.zeros(serving_choice.step_workspace(batch, kv_heads), dtype=torch.int32)
     args = many[0], *new, *cache, *many[1:], parts, lse_parts, lengths, parents, table, *scales, counters
     args += ints(layers, batch, pages, table.shape[1], page_size, queries, kv_heads, group)
     args += np.float32(head_dim**-0.5), *ints(1, 0, size, pieces)
@@ -119,7 +121,7 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
 
     options = bf16, "-DPART_BITS=32", "-DO_BITS=16"
     args = parts, lse_parts, out, lse, lengths, *ints(batch, keys, head_dim, 1, 0, size)
-    add("merge", "merge_pieces", (heads * queries, batch), serving.MERGE_BLOCK, args, options)
+    add("merge", "merge_pieces", (heads * queries, batch), serving_launch.MERGE_BLOCK, args, options)
     args = parts, lse_parts, out[0], lse[0], *ints(pieces, head_dim)
-    add("merge", "merge_attention", (heads * queries,), serving.MERGE_BLOCK, args, options)
+    add("merge", "merge_attention", (heads * queries,), serving_launch.MERGE_BLOCK, args, options)
     return launches

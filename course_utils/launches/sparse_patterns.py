@@ -11,7 +11,7 @@ from course_utils import patterns
 from course_utils.costs import ceil_div
 from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
-from course_utils.operators import sparse
+from course_utils.operators import sparse_launch, sparse_work
 from course_utils.operators.tensor_core import BF16, BackwardTile
 
 FOLDER = "04_sparse_patterns"
@@ -66,7 +66,7 @@ def _kernels(
         )
 
     def add_columns(
-        what: str, file: str, kernel: str, tile: BackwardTile, columns: sparse.Columns, options: tuple, more: tuple
+        what: str, file: str, kernel: str, tile: BackwardTile, columns: sparse_work.Columns, options: tuple, more: tuple
     ):
         parts = torch.zeros(columns.parts, 2, 1, kv_heads, tile.block_cols, head_dim)
         of_columns = columns.items, *ints(columns.heads), parts
@@ -82,7 +82,7 @@ def _kernels(
                 f"{FOLDER}/{file}.cu", name, (grid, of, 1), (tile.threads,), args[name], (*options, bf16), shared
             )
 
-    forward, back = sparse.RANGE_TILES[head_dim][0], sparse.RANGE_BACKWARD_TILES[head_dim][0]
+    forward, back = sparse_launch.RANGE_TILES[head_dim][0], sparse_launch.RANGE_BACKWARD_TILES[head_dim][0]
     for pattern in of_ranges:
         what = f"{pattern.kind}, "
         numbers, classes = ints(*pattern.ranges), pattern.ranges.dilation
@@ -91,7 +91,7 @@ def _kernels(
         options = *forward.options, f"-DDILATED={int(classes > 1)}"
         add(what, "range", "range_forward", tiles, forward.threads, args, options, forward.shared_bytes)
     shapes, options = (query.shape, key.shape), (*back.options, f"-DDILATED={int(classes > 1)}")
-    columns = sparse.range_columns(pattern.ranges, back, *shapes, query.device)
+    columns = sparse_work.range_columns(pattern.ranges, back, *shapes, query.device)
     add_columns(what, "range_backward", "range_dk_dv", back, columns, options, numbers)
 
     lists = (patterns.local(40) | patterns.global_tokens([3])).block_lists(queries, keys)
@@ -99,16 +99,16 @@ def _kernels(
     items = [(n, ends[n], ends[n + 1], -1) for n in range(1, lists.rows)]
     items += [(0, 0, ends[1] // 2, 0), (0, ends[1] // 2, ends[1], 1)]
     parts = torch.zeros(2, 1, heads, lists.block, head_dim)
-    tile = sparse.BLOCK_TILES[head_dim, lists.block][0]
+    tile = sparse_launch.BLOCK_TILES[head_dim, lists.block][0]
     of_lists = torch.tensor(items, dtype=torch.int32), lists.indices, lists.bits_index, lists.bits
     args = query, key, value, out, row, *of_lists, parts, parts[..., 0].contiguous(), *scalars
     name = "block_sparse_forward"
     add("", "block_sparse", name, len(items), tile.threads, args, tile.options, tile.shared_bytes)
     args = parts, parts[..., 0].contiguous(), torch.tensor([(0, 0, 2, 0)], dtype=torch.int32), out, row, scalars[0]
-    rows = sparse.MERGED_ROWS
+    rows = sparse_launch.MERGED_ROWS
     add("", "block_sparse", "merge_parts", lists.block // rows, 32 * rows, args, tile.options)
-    back = sparse.BLOCK_BACKWARD_TILES[head_dim, lists.block][0]
-    columns = sparse.ListMask(lists).columns(back, *shapes)
+    back = sparse_launch.BLOCK_BACKWARD_TILES[head_dim, lists.block][0]
+    columns = sparse_launch.ListMask(lists).columns(back, *shapes)
     first, *others = columns.items.tolist()  # split in two, as a longer column is
     middle = (first[1] + first[2]) // 2
     halves = [first[0], first[1], middle, 0], [first[0], middle, first[2], 1]
@@ -118,7 +118,7 @@ def _kernels(
     options = *back.options, "-DBLOCK=64"
     add_columns("", "block_sparse_backward", "block_sparse_dk_dv", back, columns, options, (*by_key, lists.bits))
 
-    warps = sparse.CSR_WARPS
+    warps = sparse_launch.CSR_WARPS
     args = query, key, value, out, row, *patterns.power_of_two().csr(queries, keys), *scalars
     options = f"-DD={head_dim}", f"-DWARPS={warps}"
     add("", "csr_gather", "csr_gather", ceil_div(queries, warps), 32 * warps, args, options)

@@ -1,5 +1,18 @@
 """The course's attention operators: torch tensors in and out, on the GPU or on the CPU emulator.
 
+The way of a call of `sparse_attention`; the others have the same stops, or fewer:
+
+1. the public function: arguments and docstring (`sparse`)
+2. autocast and the checks of the arguments (`attention`, `prepare`)
+3. torch's dispatcher, which finds the operator by its schema (`library`)
+4. the tensors as kernels take them, and empty results (`attention`)
+5. which kernel, from lengths, device and pattern alone (`sparse_choice`)
+6. the launch of that kernel: tile, grid, lists, kept with the pattern (`sparse_launch`, `sparse_work`)
+7. the launch with the tensors of this call (`cuda.ReadyLaunch`)
+8. the CUDA driver, or the emulator
+
+After the first call with a pattern and its lengths, stops 5 and 6 are one look-up.
+
 NaN or infinity in a key that a row must not see, causal or by a pattern, leaves the row as it is. In the value of that
 key it makes the row NaN, as in PyTorch: its weight is 0, and 0 × NaN is NaN. So it does wherever the row's tile of
 keys holds it; tiles of which no row of a tile sees a key are skipped. `naive_attention` skips none. A row that does see
@@ -24,11 +37,10 @@ from course_utils.operators.serving import (
 )
 from course_utils.operators.sparse import (
     block_sparse_attention,
-    choose_kernel,
     csr_attention,
-    range_attention,
     sparse_attention,
 )
+from course_utils.operators.sparse_choice import choose_kernel
 from course_utils.operators.topk import select_topk
 from course_utils.reference import DeepSeekConfig, DeepSeekWeights
 
@@ -55,7 +67,6 @@ __all__ = [
     "naive_attention",
     "paged_attention",
     "quantize_e4m3",
-    "range_attention",
     "select_topk",
     "sparse_attention",
     "sparse_mla",

@@ -9,23 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from course_utils.arguments import flag
 from course_utils.costs import ceil_div
 from course_utils.cuda import OPEN, RawModule, ReadyLaunch
-from course_utils.operators.library import AUTOCAST, operator
-from course_utils.operators.prepare import (
-    check_inputs,
-    cut,
-    dense,
-    empty_outputs,
-    fake_attention,
-    fake_gradients,
-    fitting,
-    for_kernels,
-    forward_flops,
-    gradient_flops,
-    gradients,
-    padded,
-)
+from course_utils.operators.attention import Attention, Backward, Call
+from course_utils.operators.prepare import fitting
 from course_utils.operators.tensor_core import (
     BACKWARD,
     BACKWARD_TILES,
@@ -34,10 +22,7 @@ from course_utils.operators.tensor_core import (
     FORWARD_TILES,
     HEAD_DIMS,
     PACKED_TILES,
-    Call,
     ReadyBackward,
-    check_forward,
-    check_gradients,
     dense_dk_dv,
     dense_forward,
     kernel,
@@ -89,45 +74,12 @@ def flash_attention_v2(
     in which blocks work on tiles of queries: two of the five matrix products are done again, and the bits are the same
     each time.
     """
-    query, key, value = _attention.autocast(query, key, value)
-    factor = check_inputs(
-        query,
-        key,
-        value,
-        is_causal=is_causal,
-        scale=scale,
-        dtypes=DTYPES,
-        head_dim=HEAD_DIMS[-1],
-        enable_gqa=enable_gqa,
-    )
-    out, lse = _attention(query, key, value, bool(is_causal), factor)
-    return (out, lse) if return_lse else out
+    is_causal = flag("is_causal", is_causal)
+    return _attention(query, key, value, is_causal, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
 
 
-@operator(
-    "flash_attention_v2_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
-    "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
-    fake=fake_gradients,
-    check=check_gradients,
-    flops=gradient_flops,
-    is_gradient=True,
-    tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
-)
-def _gradient(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, ...]:
-    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    call = Call(q.shape, k.shape, q.dtype, q.device, factor)
-    backward = ready_backward_of(call, is_causal, torch.are_deterministic_algorithms_enabled())
-    columns = q.shape[-1]
-    return gradients(query, scale, *backward(q, k, v, padded(out, columns), dense(lse), padded(grad_out, columns)))
+def _backward(call: Call, is_causal: bool) -> Backward:
+    return ready_backward_of(call, is_causal, torch.are_deterministic_algorithms_enabled())
 
 
 @functools.lru_cache(maxsize=1024)
@@ -166,20 +118,15 @@ class _TwoPasses(NamedTuple):
         return grad_query, grad_key, grad_value
 
 
-@operator(
-    "flash_attention_v2(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
-    "-> (Tensor out, Tensor lse)",
-    fake=fake_attention,
-    check=check_forward,
-    flops=forward_flops,
-    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
-    gradient=_gradient,
+_attention = Attention(
+    "flash_attention_v2",
+    "bool is_causal",
+    dense_forward,
+    _backward,
+    dtypes=DTYPES,
+    head_dims=HEAD_DIMS,
+    gradient_tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
 )
-def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    out, lse = empty_outputs(q)
-    dense_forward(Call(q.shape, k.shape, q.dtype, q.device, factor), is_causal)(q, k, v, out, lse)
-    return cut(out, query.shape[-1]), lse
 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:

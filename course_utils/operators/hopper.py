@@ -5,39 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.arguments import check_tensor
+from course_utils.arguments import check_tensor, flag, kind
 from course_utils.costs import ceil_div
 from course_utils.cuda import MADE, OPEN, Kernel, OpenMap, ReadyLaunch, TensorMap, compiled, tensor_map
-from course_utils.operators.library import AUTOCAST, operator, refuse_gradient
-from course_utils.operators.prepare import (
-    check_call,
-    check_inputs,
-    cut,
-    dense,
-    empty_outputs,
-    fake_attention,
-    fake_gradients,
-    for_kernels,
-    forward_flops,
-    gradient_flops,
-    gradients,
-    padded,
-)
-from course_utils.operators.tensor_core import (
-    DTYPES,
-    HEAD_DIMS,
-    Call,
-    check_forward,
-    check_gradients,
-    defines,
-    kernel,
-)
+from course_utils.operators.attention import Attention, Backward, Call, Forward
+from course_utils.operators.library import operator, refuse_gradient
+from course_utils.operators.prepare import check_call, check_inputs, cut, dense, forward_flops, padded
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, defines, kernel
 
 FOLDER = "07_hopper"
 FORWARD, E4M3_FORWARD, BACKWARD = (f"{FOLDER}/{name}.cu" for name in ("forward", "forward_e4m3", "backward"))
@@ -115,6 +95,7 @@ class BackwardTile(NamedTuple):
 # For each head dimension, the tile for short causal rows, and that for all others.
 TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
 E4M3_TILES = {d: E4M3Tile(d, 3) for d in HEAD_DIMS}
+E4M3_LIMITS = {"dtypes": (E4M3,), "head_dim": HEAD_DIMS[-1]}
 IN_16_BITS = "query, key and value in 16 bits"  # what has a gradient
 L2_SHARE = 2**25  # bytes for keys and values, of the 50 MB of an H100
 LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
@@ -171,29 +152,17 @@ def flash_attention_hopper(
     Not taken: sequences of several lengths packed into one (`cu_seqlens`), and values of another head dimension than
     keys, such as 128 beside 192.
     """
-    query, key, value = _attention.autocast(query, key, value)
-    factor = check_inputs(
-        query,
-        key,
-        value,
-        is_causal=is_causal,
-        scale=scale,
-        dtypes=(*DTYPES, E4M3),
-        head_dim=HEAD_DIMS[-1],
-        enable_gqa=enable_gqa,
-    )
-    scales = q_scale, k_scale, v_scale
-    if query.dtype == E4M3:
+    is_causal, scales = flag("is_causal", is_causal), (q_scale, k_scale, v_scale)
+    dtype = kind("query", query)[1]
+    if dtype == E4M3:
+        factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **E4M3_LIMITS)
         _check_scales(query, key, *scales)
         refuse_gradient(f"flash_attention_hopper in {E4M3}", IN_16_BITS, query, key, value, *scales)
-        out, lse = _e4m3_attention(query, key, value, *scales, bool(is_causal), factor)
-    else:
-        if not q_scale is k_scale is v_scale is None:
-            raise ValueError(
-                f"q_scale, k_scale or v_scale is given, and query is {query.dtype}; they go with {E4M3} alone"
-            )
-        out, lse = _attention(query, key, value, bool(is_causal), factor)
-    return (out, lse) if return_lse else out
+        out, lse = _e4m3_attention(query, key, value, *scales, is_causal, factor)
+        return (out, lse) if return_lse else out
+    if not q_scale is k_scale is v_scale is None:
+        raise ValueError(f"q_scale, k_scale or v_scale is given, and query is {dtype}; they go with {E4M3} alone")
+    return _attention(query, key, value, is_causal, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
 
 
 def _check_scales(
@@ -209,60 +178,30 @@ def _check_scales(
         check_tensor(name, scale, shape, (torch.float32,), like=(like, tensor))
 
 
-@operator(
-    "flash_attention_hopper_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
-    "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
-    fake=fake_gradients,
-    check=check_gradients,
-    flops=gradient_flops,
-    is_gradient=True,
-    tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
+def _forward(call: Call, is_causal: bool) -> Forward:
+    launch = forward_launch(call, is_causal)
+    return lambda *tensors: launch(*tensors, counter(call.device))
+
+
+def _backward(call: Call, is_causal: bool) -> Backward:
+    return ready_backward(call, is_causal, torch.are_deterministic_algorithms_enabled())
+
+
+_attention = Attention(
+    "flash_attention_hopper",
+    "bool is_causal",
+    _forward,
+    _backward,
+    dtypes=DTYPES,
+    head_dims=HEAD_DIMS,
+    gradient_tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
 )
-def _gradient(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, ...]:
-    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    call = Call(q.shape, k.shape, q.dtype, q.device, factor)
-    backward = ready_backward(call, is_causal, torch.are_deterministic_algorithms_enabled())
-    columns = q.shape[-1]
-    return gradients(query, scale, *backward(q, k, v, padded(out, columns), dense(lse), padded(grad_out, columns)))
 
 
-@operator(
-    "flash_attention_hopper(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
-    "-> (Tensor out, Tensor lse)",
-    fake=fake_attention,
-    check=check_forward,
-    flops=forward_flops,
-    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
-    gradient=_gradient,
-)
-def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    out, lse = empty_outputs(q)
-    forward_launch(Call(q.shape, k.shape, q.dtype, q.device, factor), is_causal)(q, k, v, out, lse, counter(q.device))
-    return cut(out, query.shape[-1]), lse
-
-
-def _check_e4m3_call(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    q_scale: Tensor,
-    k_scale: Tensor,
-    v_scale: Tensor,
-    is_causal: bool,
-    scale: float,
-) -> None:
-    check_call(query, key, value, scale, dtypes=(E4M3,), head_dim=HEAD_DIMS[-1], enable_gqa=True)
-    _check_scales(query, key, q_scale, k_scale, v_scale)
+def _check_e4m3_call(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> None:
+    *scales, _, scale = others
+    check_call(query, key, value, scale, enable_gqa=True, **E4M3_LIMITS)
+    _check_scales(query, key, *scales)
 
 
 def _empty_e4m3_outputs(query: Tensor, *_: object) -> tuple[Tensor, Tensor]:
@@ -279,16 +218,8 @@ def _empty_e4m3_outputs(query: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     flops=forward_flops,
     instead=IN_16_BITS,
 )
-def _e4m3_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    q_scale: Tensor,
-    k_scale: Tensor,
-    v_scale: Tensor,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, Tensor]:
+def _e4m3_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    q_scale, k_scale, v_scale, is_causal, scale = others
     if query.device.type == "cpu":  # on a GPU it would have to wait for the numbers
         for name, given in (("q_scale", q_scale), ("k_scale", k_scale)):
             low, high = given.min().item(), given.max().item()
@@ -408,8 +339,7 @@ def counter(device: torch.device) -> Tensor:
     own."""
     if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
-    # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.
-    return _counter_of_stream(device, torch._C._cuda_getCurrentRawStream(device.index))
+    return _counter_of_stream(device, torch.cuda.current_stream(device).cuda_stream)
 
 
 @functools.cache

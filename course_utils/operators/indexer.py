@@ -15,8 +15,8 @@ from torch import Tensor
 from course_utils.arguments import check_tensor, not_traced
 from course_utils.costs import V3_2, ceil_div
 from course_utils.cuda import RawModule, compiled
-from course_utils.operators.library import AUTOCAST, operator
-from course_utils.operators.prepare import MAX_GRID, dense, padded
+from course_utils.operators.library import operator
+from course_utils.operators.prepare import MAX_GRID, autocast, dense, padded
 from course_utils.operators.tensor_core import BF16, takes_wgmma
 
 FOLDER = "05_deepseek_sparse"
@@ -89,7 +89,7 @@ def lightning_indexer(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    q_index, k_index, weights = _indexer.autocast(q_index, k_index, weights)
+    (q_index, k_index), (weights,) = autocast(q_index, k_index), autocast(weights, dtype=torch.float32)
     _check(q_index, k_index, weights, q_scale, k_scale, q_start)
     if not isinstance(q_start, torch.SymInt):  # which torch.export keeps open
         q_start = max(-FARTHEST, min(int(q_start), FARTHEST))
@@ -102,7 +102,6 @@ def lightning_indexer(
     fake=lambda q_index, k_index, weights, *_: weights.new_empty((q_index.shape[0], k_index.shape[0])),
     check=lambda *args: _check(*args),
     flops=lambda q_index, k_index, *_: 2 * q_index.numel() * k_index.shape[0],
-    casts={"q_index": AUTOCAST, "k_index": AUTOCAST, "weights": torch.float32},
     instead="the same sum in plain torch, for a loss of the indexer's own",
 )
 def _indexer(

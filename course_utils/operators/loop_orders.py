@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from course_utils.arguments import flag
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, compiled
 from course_utils.operators.library import refuse_gradient
@@ -34,7 +35,7 @@ def flash_plain(
 
     Raises TypeError or ValueError that names the argument, NotImplementedError where a gradient is asked for.
     """
-    factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,))
+    factor = check_inputs(query, key, value, scale=scale, dtypes=(torch.float32,))
     refuse_gradient("flash_plain", "flash_attention_minimal", query, key, value)
     query, key, value = (dense(tensor) for tensor in (query, key, value))
     (rows, cols), (batch, heads, length, d) = tile, query.shape
@@ -59,7 +60,7 @@ def flash_fa1_order(
 ) -> Tensor:
     """Attention by forward_fa1_order.cu: one block per head, its outer loop over key tiles. Arguments and errors are
     those of `flash_plain`."""
-    factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,))
+    factor = check_inputs(query, key, value, scale=scale, dtypes=(torch.float32,))
     refuse_gradient("flash_fa1_order", "flash_attention_minimal", query, key, value)
     query, key, value = (dense(tensor) for tensor in (query, key, value))
     (rows, cols), (batch, heads, length, d) = tile, query.shape
@@ -79,4 +80,4 @@ def _kernel(file: str, name: str, tile: tuple[int, int], head_dim: int) -> Kerne
 
 
 def _scalars(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> tuple[np.generic, ...]:
-    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.float32(scale), np.int32(is_causal)
+    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.float32(scale), np.int32(flag("is_causal", is_causal))

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from course_utils.arguments import flag
 from course_utils.costs import ceil_div
 from course_utils.cuda import compiled
-from course_utils.operators.library import operator
-from course_utils.operators.prepare import (
-    check_call,
-    check_gradient_call,
-    check_inputs,
-    cut,
-    dense,
-    empty_outputs,
-    fake_attention,
-    fake_gradients,
-    fitting,
-    for_kernels,
-    forward_flops,
-    gradient_flops,
-    gradients,
-    padded,
-)
+from course_utils.operators.attention import Attention, Backward, Call, Forward, int_scalars
+from course_utils.operators.prepare import fitting
 
 FORWARD, BACKWARD = (f"02_flash_attention_minimal/{file}.cu" for file in ("forward", "backward"))
 ROWS = 8  # forward.cu: rows of a tile that one thread works on
@@ -90,10 +75,6 @@ BACKWARD_TILES = {
     128: (BackwardTile(128, 32, 16, 4), BackwardTile(128, 16, 16, 2)),
 }
 HEAD_DIMS = tuple(FORWARD_TILES)
-DTYPES = (torch.float32,)
-# Of the operator and of its gradient, called by their names.
-check_forward = functools.partial(check_call, dtypes=DTYPES, head_dim=HEAD_DIMS[-1])
-check_gradients = functools.partial(check_gradient_call, **check_forward.keywords)
 
 
 def flash_attention_minimal(
@@ -124,72 +105,50 @@ def flash_attention_minimal(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    query, key, value = _attention.autocast(query, key, value)
-    factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=DTYPES, head_dim=HEAD_DIMS[-1])
-    out, lse = _attention(query, key, value, bool(is_causal), factor)
-    return (out, lse) if return_lse else out
+    is_causal = flag("is_causal", is_causal)
+    return _attention(query, key, value, is_causal, scale=scale, return_lse=return_lse, casts_to=torch.float32)
 
 
-@operator(
-    "flash_attention_minimal_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
-    "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
-    fake=fake_gradients,
-    check=check_gradients,
-    flops=gradient_flops,
-    is_gradient=True,
-)
-def _gradient(
-    grad_out: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    is_causal: bool,
-    scale: float,
-) -> tuple[Tensor, ...]:
-    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    batch, heads, query_length, head_dim = q.shape
-    out, grad_out = padded(out, head_dim), padded(grad_out, head_dim)
-    lse = dense(lse)
-    delta = torch.empty_like(lse)
-    grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (q, k, v))
-    tile = fitting(BACKWARD_TILES[head_dim], q.device)
-    query_tiles = ceil_div(query_length, tile.tile), heads, batch
-    key_tiles = ceil_div(k.shape[2], tile.tile), heads, batch
+def _forward(call: Call, is_causal: bool) -> Forward:
+    (batch, heads, query_length, head_dim), key_length = call.query_shape, call.key_shape[2]
+    tile = fitting(FORWARD_TILES[head_dim], call.device)
+    launch = compiled(FORWARD, tile.options).get_function("forward")
+    grid = ceil_div(query_length, tile.block_rows), heads, batch
+    scalars = *int_scalars(query_length, key_length), np.float32(call.factor), np.int32(is_causal)
+
+    def forward(*tensors: Tensor) -> None:
+        launch(grid, (tile.threads,), (*tensors, *scalars), shared_mem=tile.shared_bytes)
+
+    return forward
+
+
+def _backward(call: Call, is_causal: bool) -> Backward:
+    (batch, heads, query_length, head_dim), key_length = call.query_shape, call.key_shape[2]
+    tile = fitting(BACKWARD_TILES[head_dim], call.device)
+    query_tiles, key_tiles = ((ceil_div(length, tile.tile), heads, batch) for length in (query_length, key_length))
     block, shared = (tile.threads,), tile.shared_bytes
-    inputs = q, k, v, grad_out, lse, delta
-    scalars = _scalars(q, k, factor, is_causal)
+    scalars = *int_scalars(query_length, key_length), np.float32(call.factor), np.int32(is_causal)
     kernel = compiled(BACKWARD, tile.options).get_function
 
-    kernel("backward_delta")(query_tiles, block, (out, grad_out, delta, scalars[0]))
-    kernel("backward_dk_dv")(key_tiles, block, (*inputs, grad_key, grad_value, *scalars), shared_mem=shared)
-    kernel("backward_dq")(query_tiles, block, (*inputs, grad_query, *scalars), shared_mem=shared)
-    return gradients(query, scale, grad_query, grad_key, grad_value)
+    def backward(
+        query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        delta, *grads = map(torch.empty_like, (lse, query, key, value))
+        inputs = query, key, value, grad_out, lse, delta
+        kernel("backward_delta")(query_tiles, block, (out, grad_out, delta, scalars[0]))
+        kernel("backward_dk_dv")(key_tiles, block, (*inputs, *grads[1:], *scalars), shared_mem=shared)
+        kernel("backward_dq")(query_tiles, block, (*inputs, grads[0], *scalars), shared_mem=shared)
+        return grads[0], grads[1], grads[2]
+
+    return backward
 
 
-@operator(
-    "flash_attention_minimal(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
-    "-> (Tensor out, Tensor lse)",
-    fake=fake_attention,
-    check=check_forward,
-    flops=forward_flops,
-    casts=dict.fromkeys(("query", "key", "value"), torch.float32),
-    gradient=_gradient,
+_attention = Attention(
+    "flash_attention_minimal",
+    "bool is_causal",
+    _forward,
+    _backward,
+    dtypes=(torch.float32,),
+    head_dims=HEAD_DIMS,
+    grouped=False,
 )
-def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
-    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    batch, heads, query_length, head_dim = q.shape
-    out, lse = empty_outputs(q)
-    tile = fitting(FORWARD_TILES[head_dim], q.device)
-    compiled(FORWARD, tile.options).get_function("forward")(
-        (ceil_div(query_length, tile.block_rows), heads, batch),
-        (tile.threads,),
-        (q, k, v, out, lse, *_scalars(q, k, factor, is_causal)),
-        shared_mem=tile.shared_bytes,
-    )
-    return cut(out, query.shape[-1]), lse
-
-
-def _scalars(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> tuple[np.generic, ...]:
-    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.float32(scale), np.int32(is_causal)

@@ -15,9 +15,10 @@ from torch import Tensor
 from course_utils.arguments import check_tensor, flag, integer
 from course_utils.costs import V3_2, ceil_div
 from course_utils.cuda import Kernel, RawModule, compiled
-from course_utils.operators.library import AUTOCAST, operator
+from course_utils.operators.library import needs_gradient, operator
 from course_utils.operators.prepare import (
     MAX_GRID,
+    autocast,
     check_scale,
     checked_scale,
     cut,
@@ -131,10 +132,10 @@ def mla_attention(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    query, latent = _dense_mla.autocast(query, latent)
+    query, latent = autocast(query, latent)
     scale = _checked(query, latent, scale, value_dim)
     flag("is_causal", is_causal)
-    if torch.is_grad_enabled() and (query.requires_grad or latent.requires_grad):
+    if needs_gradient(query, latent):
         indices = _all_keys(query.shape[0], latent.shape[0], is_causal, query.device)
         return sparse_mla(query, latent, indices, scale=scale, value_dim=value_dim)
     return _dense_mla(query, latent, scale, int(value_dim), bool(is_causal))
@@ -146,7 +147,6 @@ def mla_attention(
     fake=lambda query, latent, scale, value_dim, is_causal: empty_outputs(query, value_dim),
     check=lambda query, latent, scale, value_dim, is_causal: _check_call(query, latent, scale, value_dim),
     flops=lambda query, latent, scale, value_dim, is_causal: _flops(query, latent.shape[0], value_dim),
-    casts=dict.fromkeys(("query", "latent"), AUTOCAST),
     instead="sparse_mla with lists of all keys, as the function mla_attention does",
 )
 def _dense_mla(query: Tensor, latent: Tensor, scale: float, value_dim: int, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -175,7 +175,7 @@ def sparse_mla(
         RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`: blocks add their shares of
             the gradient of latent by atomics, in no fixed order.
     """
-    query, latent = _sparse_mla.autocast(query, latent)
+    query, latent = autocast(query, latent)
     scale = _checked(query, latent, scale, value_dim)
     indices = _checked_indices(indices, query, latent)
     return _sparse_mla(query, latent, indices, scale, int(value_dim))
@@ -187,7 +187,6 @@ def sparse_mla(
     fake=lambda _, query, latent, *more: (query.new_empty(query.shape), latent.new_empty(latent.shape)),
     check=lambda *args: _check_gradient_call(*args),
     flops=lambda grad_out, query, latent, indices, *_: _gradient_flops(grad_out, query, indices.shape[1]),
-    is_gradient=True,
     tags=("nondeterministic_bitwise",),
 )
 def _gradient(
@@ -206,8 +205,8 @@ def _gradient(
     fake=lambda query, latent, indices, scale, value_dim: empty_outputs(query, value_dim),
     check=lambda *args: _check_sparse_call(*args),
     flops=lambda query, latent, indices, scale, value_dim: _flops(query, indices.shape[1], value_dim),
-    casts=dict.fromkeys(("query", "latent"), AUTOCAST),
     gradient=_gradient,
+    saves=lambda inputs, results: ((*inputs[:3], results[1]), (inputs[3],)),
 )
 def _sparse_mla(query: Tensor, latent: Tensor, indices: Tensor, scale: float, value_dim: int) -> tuple[Tensor, Tensor]:
     padded_query, padded_latent, columns, factor = _for_kernels(query, latent, scale, value_dim)

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from course_utils.arguments import flag
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, compiled
-from course_utils.operators.library import AUTOCAST, operator
-from course_utils.operators.prepare import check_call, check_inputs, dense, forward_flops
+from course_utils.operators.library import operator
+from course_utils.operators.prepare import autocast, check_call, check_inputs, dense, forward_flops
 
 TILE = 32  # scores.cu and output.cu: a block makes 32 × 32 elements
 SOFTMAX_THREADS = 256
@@ -37,9 +38,9 @@ def naive_attention(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    query, key, value = _attention.autocast(query, key, value)
-    factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=DTYPES)
-    return _attention(query, key, value, bool(is_causal), factor)
+    query, key, value = autocast(query, key, value)
+    factor = check_inputs(query, key, value, scale=scale, dtypes=DTYPES)
+    return _attention(query, key, value, flag("is_causal", is_causal), factor)
 
 
 @operator(
@@ -47,7 +48,6 @@ def naive_attention(
     fake=lambda query, *_: query.new_empty(query.shape),
     check=functools.partial(check_call, dtypes=DTYPES),
     flops=forward_flops,
-    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     instead="flash_attention_minimal or flash_attention_v2",
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import warnings
 from typing import Any, Protocol, TypeVar
 
@@ -11,12 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from course_utils.arguments import Kind, check_kinds, check_tensor, flag, kind, not_traced
+from course_utils.arguments import Kind, check_kinds, check_tensor, flag, kind, not_traced, once
 from course_utils.costs import attention_flops
 from course_utils.cuda import shared_memory_limit
 
 ALIGNMENT = 16  # bytes: kernels read float4
 MAX_SCALE, MIN_SCALE = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny  # smaller ones count as 0
+NEVER_CAST = torch.float64, torch.float8_e4m3fn  # by autocast
 MAX_GRID = 65535  # of the grid's y and z: heads and batch
 
 
@@ -25,7 +25,6 @@ def check_inputs(
     key: Tensor,
     value: Tensor,
     *,
-    is_causal: bool,
     scale: float | None,
     dtypes: tuple[torch.dtype, ...],
     head_dim: int | None = None,
@@ -38,14 +37,11 @@ def check_inputs(
     `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it got and what it takes.
     """
     kinds = kind("query", query), kind("key", key), kind("value", value)
-    keys_symbolic = key._has_symbolic_sizes_strides or value._has_symbolic_sizes_strides
-    symbolic = query._has_symbolic_sizes_strides or keys_symbolic
-    check = _check if symbolic or torch.compiler.is_compiling() else _check_once
-    check(*kinds, flag("enable_gqa", enable_gqa), dtypes, head_dim)
-    flag("is_causal", is_causal)
+    _check(*kinds, flag("enable_gqa", enable_gqa), dtypes, head_dim)
     return query.shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
 
 
+@once  # a call mostly has the shapes of the last
 def _check(
     query: Kind, key: Kind, value: Kind, enable_gqa: bool, dtypes: tuple[torch.dtype, ...], head_dim: int | None
 ) -> None:
@@ -62,9 +58,6 @@ def _check(
             raise ValueError(f"query has {what} {size}; it must be at most {MAX_GRID}")
 
 
-_check_once = functools.lru_cache(maxsize=1024)(_check)  # a call mostly has the shapes of the last
-
-
 def check_call(
     query: Tensor,
     key: Tensor,
@@ -76,9 +69,7 @@ def check_call(
 ) -> None:
     """`check_inputs` for an operator that is called by its name: others are what it takes besides, the scale last."""
     check_scale(others[-1])
-    check_inputs(
-        query, key, value, is_causal=False, scale=None, dtypes=dtypes, head_dim=head_dim, enable_gqa=enable_gqa
-    )
+    check_inputs(query, key, value, scale=None, dtypes=dtypes, head_dim=head_dim, enable_gqa=enable_gqa)
 
 
 def check_gradient_call(
@@ -89,6 +80,20 @@ def check_gradient_call(
     for name, tensor in (("grad_out", grad_out), ("out", out)):
         check_tensor(name, tensor, tuple(query.shape), like=("query", query))
     check_tensor("lse", lse, tuple(query.shape[:3]), (torch.float32,), like=("query", query))
+
+
+def autocast(*tensors: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
+    """The tensors, where autocast is on for their device in its dtype, or in `dtype`: as torch casts for SDPA, and for
+    what it keeps in fp32. Integers, float64 and FP8, which comes with scales, stay what they are."""
+    device = tensors[0].device.type if isinstance(tensors[0], Tensor) else ""
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return tensors
+    lower = dtype or torch.get_autocast_dtype(device)
+    return tuple([tensor.to(lower) if _may_be_cast(tensor) else tensor for tensor in tensors])
+
+
+def _may_be_cast(tensor: Tensor) -> bool:
+    return isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.dtype not in NEVER_CAST
 
 
 def check_scale(scale: float) -> None:
@@ -205,11 +210,6 @@ def forward_flops(query: Tensor, key: Tensor, *_: Any) -> int:
     `FlopCounterMode` counts SDPA."""
     (batch, heads, query_length, head_dim), key_length = query.shape, key.shape[2]
     return attention_flops(batch, heads, query_length, key_length, head_dim)
-
-
-def gradient_flops(_: Tensor, query: Tensor, key: Tensor, *more: Any) -> int:
-    """Of its gradient."""
-    return forward_flops(query, key) * 5 // 2
 
 
 # ---------------------------------------------------------------------------------------------- atomics

@@ -19,15 +19,13 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import MADE, OPEN, Kernel, RawModule, ReadyLaunch, compiled
 from course_utils.emulator import tracing
-from course_utils.operators.prepare import check_call, check_gradient_call, fitting
+from course_utils.operators.attention import Call
+from course_utils.operators.prepare import fitting
 
 BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
 DTYPES = tuple(BF16)
 BF16_OPTION = {dtype: f"-DBF16={bf16}" for dtype, bf16 in BF16.items()}
 HEAD_DIMS = (64, 128)
-# Of an operator on query, key and value, and of its gradient, called by their names.
-check_forward = functools.partial(check_call, dtypes=DTYPES, head_dim=HEAD_DIMS[-1], enable_gqa=True)
-check_gradients = functools.partial(check_gradient_call, **check_forward.keywords)
 FORWARD, BACKWARD = "03_flash_attention_v2/forward.cu", "03_flash_attention_v2/backward.cu"
 
 
@@ -39,28 +37,6 @@ def module(file: str, options: tuple[str, ...], dtype: torch.dtype) -> RawModule
 def kernel(file: str, options: tuple[str, ...], dtype: torch.dtype, name: str) -> Kernel:
     """The kernel `name` of `module(file, options, dtype)`."""
     return compiled(file, (*options, BF16_OPTION[dtype])).get_function(name)
-
-
-class Call(NamedTuple):
-    """What settles the launches of a call; the shapes `[B, H, L, d]` are those that the kernels take."""
-
-    query_shape: torch.Size
-    key_shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-    factor: float  # of the scores
-
-    @property
-    def scalars(self) -> tuple[np.generic, ...]:
-        """L_q, L_k, the query heads of a key head, and the factor, as the tensor-core kernels and csr_gather take
-        them."""
-        (_, heads, query_length, _), (_, kv_heads, key_length, _) = self.query_shape, self.key_shape
-        return *int_scalars(query_length, key_length, heads // kv_heads), np.float32(self.factor)
-
-
-def int_scalars(*numbers: int) -> tuple[np.int32, ...]:
-    """The numbers as kernels take them."""
-    return tuple(map(np.int32, numbers))
 
 
 @functools.cache  # asked at every call, of a few tiles

@@ -10,7 +10,7 @@ from torch import Tensor
 from course_utils.arguments import check_tensor, integer
 from course_utils.cuda import compiled
 from course_utils.operators.library import operator
-from course_utils.operators.prepare import dense
+from course_utils.operators.prepare import autocast, dense
 
 MAX_K = 2048  # that of DeepSeek-V3.2, and what the tests cover; the kernel has room for 4096
 MAX_LENGTH = 2**30
@@ -36,7 +36,7 @@ def select_topk(logits: Tensor, k: int) -> Tensor:
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    (logits,) = _select.autocast(logits)
+    (logits,) = autocast(logits, dtype=torch.float32)
     return _select(logits, _checked(logits, k))
 
 
@@ -44,7 +44,6 @@ def select_topk(logits: Tensor, k: int) -> Tensor:
     "select_topk(Tensor logits, SymInt k) -> Tensor",
     fake=lambda logits, k: logits.new_empty((logits.shape[0], k), dtype=torch.int32),
     check=lambda logits, k: _checked(logits, k),
-    casts={"logits": torch.float32},
     tags=("nondeterministic_bitwise",),  # the order, and which of equal scores
 )
 def _select(logits: Tensor, k: int) -> Tensor:

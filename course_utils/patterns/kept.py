@@ -1,4 +1,9 @@
-"""What is made once and kept: lists for the lengths that a pattern was used at, and the patterns' own numbers."""
+"""What is made once and kept: lists for the lengths that a pattern was used at, and the patterns' own numbers.
+
+How long memory lives: what a pattern or its block lists have made lives until `MOST` newer things push it out, or the
+pattern is gone. What a CUDA graph has captured stays until the process ends: each replay reads it again, and torch does
+not say when the last graph is gone.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +16,21 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
-from torch import _C
-
-from course_utils.patterns import captured
 
 MOST = 64  # entries: some ten pairs of lengths
 MISSING = object()
 
 Made = TypeVar("Made")
+_captured: dict[int, object] = {}  # by CUDA graphs
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is captured on torch's current stream."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class Kept:
-    """The last `MOST` things that were asked for. What a CUDA graph has captured lives as long as the graph, too, since
-    it reads it again.
+    """The last `MOST` things that were asked for.
 
     Nothing can be made while a graph is captured: lists take memory that the graph would call its own, and wait for the
     GPU to know their sizes.
@@ -36,43 +43,41 @@ class Kept:
     def __len__(self) -> int:
         return len(self._made)
 
-    def get(self, key: Hashable, make: Callable[[], Made], device: torch.device | None = None) -> Made:
-        """make(), the first time, and later what it gave. device: where the tensors in it lie, None if it has none of
-        its own."""
-        capturing = captured.capturing()
+    def get(self, key: Hashable, make: Callable[[], Made], device: torch.device) -> Made:
+        """make(), the first time, and later what it returned. device: where the tensors in it lie."""
+        in_capture = capturing()
         with self._lock:
             made = self._made.get(key, MISSING)
             if made is not MISSING:
                 self._made.move_to_end(key)
-            elif capturing:
+            elif in_capture:
                 raise RuntimeError(
                     "the lists of the pattern for these lengths are not made yet, and cannot be while a CUDA graph is "
                     "captured: call the operator once before, with the same shapes"
                 )
             else:
                 not_faked("what the pattern keeps for these lengths is made")
-                captured.forget()
                 made = self._made[key] = finished(make(), device)
                 if len(self._made) > MOST:
                     self._made.popitem(last=False)
-        if capturing:
-            captured.keep(made)
+            if in_capture:
+                _captured[id(made)] = made
         return made
 
 
-def finished(made: Made, device: torch.device | None) -> Made:
+def finished(made: Made, device: torch.device) -> Made:
     """What has just been made on torch's current stream of a GPU, once it is there: then any stream may read it, and a
     captured one, which could not wait for another. To know the sizes of lists takes several such waits anyway."""
-    if device is not None and device.type == "cuda":
+    if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
     return made
 
 
 def read(found: Made, device: torch.device) -> Made:
     """What torch's current stream computes from something kept, once it is there: from then on what is kept may be
-    pushed out by newer things, or go with its pattern, and its memory to others. A CUDA graph that is captured holds
-    it, and cannot be waited for."""
-    return found if captured.capturing() else finished(found, device)
+    pushed out by newer things, or go with its pattern, and its memory to others. A captured graph cannot be waited for,
+    and needs no wait: what it reads stays."""
+    return found if capturing() else finished(found, device)
 
 
 # ---------------------------------------------------------------------------------------------- numbers
@@ -91,30 +96,20 @@ def number_of(owner: object) -> int:
 
 
 def not_compiled(why: str) -> None:
-    """Raises RuntimeError, with these words, where torch.compile or torch.export meets this call."""
+    """Raises RuntimeError, with these words, where torch.compile(fullgraph=True) or torch.export traces this call.
+    Without fullgraph=True the compiler leaves such a call to eager mode."""
     if torch.compiler.is_compiling():
-        _refuse(why)
+        raise RuntimeError(why)
 
 
 def not_faked(what: str) -> None:
     """Raises RuntimeError under FakeTensorMode, in which every new tensor is fake: what is kept would never be right
     again."""
-    if _C._get_dispatch_mode(_C._TorchDispatchModeKey.FAKE) is not None:
+    if type(torch.empty(0)) is not torch.Tensor:
         raise RuntimeError(
             f"{what} under FakeTensorMode: make the pattern outside, and call there once what is to be kept, such as "
             "block_lists, with the same lengths"
         )
-
-
-def _refuse(why: str) -> None:
-    """An error that ends the compilation: one raised in compiled code would only end the graph there, in silence, and
-    each call would make its pattern, and lists, again."""
-    raise RuntimeError(why)
-
-
-# What torch.compiler.assume_constant_result does: the compiler calls the function, and an error in it is its own. That
-# function first imports all of torch.compile, which takes seconds.
-_refuse._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def numbered(number: int) -> Any:

@@ -20,7 +20,7 @@ from course_utils.patterns.definition import (
     expand,
     row_chunks,
 )
-from course_utils.patterns.kept import finished, read
+from course_utils.patterns.kept import Kept, finished, read
 
 BLOCKS = (64, 128)
 
@@ -62,6 +62,11 @@ class BlockLists:
     def columns(self) -> int:
         """Number of blocks of keys."""
         return -(-self.L_k // self.block)
+
+    @functools.cached_property
+    def kept(self) -> Kept:
+        """What the operators have made of the lists."""
+        return Kept()
 
     @functools.cached_property
     def entry_rows(self) -> Tensor:

@@ -52,6 +52,7 @@ class Pattern:
         name: both as text, "sliding_window(window=64)".
         ranges: its keys as `Ranges`, five numbers, or None where these do not say it.
         number: by which a compiled graph names it.
+        kept: what was made of it for each of its last lengths and devices, here and by the operators.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Pattern:
         self._define, self._mask, self._bound = define, mask, bound
         made_outside(self.name)
         self.number = number_of(self)
-        self._made = Kept()
+        self.kept = Kept()
 
     def __copy__(self) -> Pattern:
         """Itself, which never changes: a copied module has the same pattern, with its number and lists."""
@@ -258,7 +259,7 @@ class Pattern:
         return self._cached(shape, "definition", lambda: self._define(shape))
 
     def _cached(self, shape: Shape, what: Any, make: Callable[[], Any]) -> Any:
-        return self._made.get((shape, what), make, shape.device)
+        return self.kept.get((shape, what), make, shape.device)
 
 
 def _made_again(function: Callable[..., Pattern], parameters: dict[str, Any], bound: tuple[int, int] | None) -> Pattern:

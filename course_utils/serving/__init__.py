@@ -1,6 +1,6 @@
 """Serving many sequences at once: a cache in pages, a loop that batches continuously, and a small model to run."""
 
-from course_utils.serving.company import TIED, in_company, nearly_tied
+from course_utils.serving.batch_invariance import TIED, alone_and_batched, nearly_tied
 from course_utils.serving.loop import Loop, Request, Step
 from course_utils.serving.model import Model, as_text, as_tokens, load_weights, plain_logits
 from course_utils.serving.pages import CacheFull, PagedCache, Usage
@@ -16,9 +16,9 @@ __all__ = [
     "Request",
     "Step",
     "Usage",
+    "alone_and_batched",
     "as_text",
     "as_tokens",
-    "in_company",
     "lengths",
     "load_weights",
     "nearly_tied",

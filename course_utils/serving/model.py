@@ -7,7 +7,7 @@ cache; `course_utils.studies.prose` trains that one.
 
 The order in which numbers are added up changes the last bits of a sum, and a library chooses the order by the shape: of
 attention by the number of keys and sequences, of a product by the number of rows. So a sequence would get other bits in
-other company. Two things prevent it here:
+another batch. Two things prevent it here:
 
 - attention with a fixed `split_size`: the order depends on the sequence alone;
 - everywhere else sums that are exact, so that their order does not matter. An fp16 number below 2^13 is a multiple of

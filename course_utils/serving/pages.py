@@ -17,7 +17,8 @@ from torch import Tensor
 
 from course_utils.arguments import check_tensor, integer
 from course_utils.costs import ceil_div
-from course_utils.operators.serving import E4M3, MAX_PAGE_SIZE
+from course_utils.operators.serving_checks import MAX_PAGE_SIZE
+from course_utils.operators.serving_choice import E4M3
 
 FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 E4M3_MAX = torch.finfo(E4M3).max

@@ -15,6 +15,7 @@ from course_utils.bench.flex import FLASH, FLEX_64, FLEX_128, FLEX_TUNED, OURS
 from course_utils.bench.sparse_patterns import SDPA_MASK, SDPA_NUMBERS, TORCH_SPARSE
 from course_utils.bench.timed import require_right
 from course_utils.cuda import RawModule
+from course_utils.operators import sparse_choice
 from tests.helpers.rows import named
 
 pytestmark = [
@@ -233,7 +234,7 @@ def test_tree_is_timed_alone_and_behind_a_context(on_cpu):
 def test_lists_have_their_bytes_and_the_time_to_build_them(on_cpu, monkeypatch):
     chosen = {"w": patterns.sliding_window(40), "p": patterns.power_of_two()}
     monkeypatch.setattr(chapter, "scaling_patterns", lambda length: chosen)
-    monkeypatch.setattr(chapter.sparse, "CSR_BLOCK_COST", 10**6)  # so that one pattern goes to csr_gather
+    monkeypatch.setattr(sparse_choice, "CSR_BLOCK_COST", 10**6)  # so that one pattern goes to csr_gather
     rows = chapter.lists(device="cpu", heads=1, length=192, warm_length=64)
     assert [(row["pattern"], row["kernel"]) for row in rows] == [
         ("w", "range"),

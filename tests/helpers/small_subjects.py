@@ -9,7 +9,7 @@ from course_utils.costs import ceil_div
 from course_utils.launches.arguments import ints
 from course_utils.launches.hopper import LADDER
 from course_utils.launches.launch import Launch
-from course_utils.operators import serving
+from course_utils.operators import serving_choice
 from course_utils.operators.hopper import KEYS, ROWS
 from tests.helpers.left_out import Subject
 
@@ -103,7 +103,7 @@ def paged_cache() -> Subject:
     args = query, *cache, torch.zeros_like(query), torch.zeros(2, heads, 1), parts, lse_parts, lengths
     args += torch.full((2, 1), -1, dtype=torch.int32), *ints(2, page * table.shape[1], 1, heads)
     args += np.float32(d**-0.5), *ints(1, 0, 0, size), table, *ints(table.shape[1], page)
-    tile = serving.TILES[d, 16, 2].small
+    tile = serving_choice.TILES[d, 16, 2].small
     source, grid = "06_serving/paged_cache.cu", (1, 1, pieces)
     launch = Launch(source, "paged_cache", grid, tile.block, args, (*tile.options, "-DBF16=0"), tile.shared_bytes)
     return Subject(launch, ("O", "LSE", "O_parts", "LSE_parts"), others={"block_table": (table + 1) % pages})

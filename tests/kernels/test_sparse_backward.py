@@ -11,10 +11,10 @@ from course_utils import checks, reference
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import sanitize
-from course_utils.operators import sparse
-from course_utils.operators.tensor_core import BackwardTile, Call
+from course_utils.operators import sparse_launch, sparse_work
+from course_utils.operators.attention import Call
+from course_utils.operators.tensor_core import BackwardTile
 from course_utils.patterns import UNBOUNDED, Ranges
-from course_utils.patterns.kept import Kept
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 from tests.helpers.one_of_each import every_second
@@ -91,10 +91,10 @@ def check_range(ranges, L_q, L_k, tile, *, parts=False, **options):
     kernels = module_of("range_backward", tile, dilated, dtype=options.get("dtype", torch.float16))
 
     def launch(tensors, call):
-        columns = sparse.range_columns(ranges, tile, call.query_shape, call.key_shape, call.device)
+        columns = sparse_work.range_columns(ranges, tile, call.query_shape, call.key_shape, call.device)
         assert bool(columns.parts) == parts
         numbers = tuple(map(np.int32, ranges))
-        sparse.by_columns(kernels, "range_dk_dv", tile, columns, call, numbers)(*tensors)
+        sparse_launch.by_columns(kernels, "range_dk_dv", tile, columns, call, numbers)(*tensors)
 
     check(launch, mask_of(ranges, L_q, L_k), tile, **options)
 
@@ -109,9 +109,9 @@ def check_lists(mask, block, tile, *, parts=False, **options):
 
     def launch(tensors, call):
         of_column, shapes = (indptr[column], indptr[column + 1]), (call.query_shape, call.key_shape)
-        columns = sparse.columns_of(tiles, *of_column, tile, *shapes, rows_of_entry=block)
+        columns = sparse_work.columns_of(tiles, *of_column, tile, *shapes, rows_of_entry=block)
         assert bool(columns.parts) == parts
-        sparse.by_columns(kernels, "block_sparse_dk_dv", tile, columns, call, tuple(lists))(*tensors)
+        sparse_launch.by_columns(kernels, "block_sparse_dk_dv", tile, columns, call, tuple(lists))(*tensors)
 
     check(launch, mask, tile, **options)
 
@@ -119,8 +119,7 @@ def check_lists(mask, block, tile, *, parts=False, **options):
 @pytest.fixture
 def short_parts(monkeypatch):
     """Columns are split where they are longer than a tile of queries and than four times the others, or some such."""
-    monkeypatch.setattr(sparse, "SHORTEST_PART", 64)
-    monkeypatch.setattr(sparse, "_RANGE_COLUMNS", Kept())
+    monkeypatch.setattr(sparse_work, "SHORTEST_PART", 64)
 
 
 RANGES = {
@@ -210,9 +209,9 @@ def test_parts_of_several_heads_and_of_heads_that_share_a_key_head(short_parts):
 
 
 def test_columns_cover_each_query_once_and_only_the_long_one_is_split(short_parts, monkeypatch):
-    monkeypatch.setattr(sparse, "SHORTEST_PART", 256)
+    monkeypatch.setattr(sparse_work, "SHORTEST_PART", 256)
     ranges, shape = Ranges(4, 63, 1), torch.Size((2, 8, 1000, 64))
-    columns = sparse.range_columns(ranges, SMALL, shape, shape, torch.device("cpu"))
+    columns = sparse_work.range_columns(ranges, SMALL, shape, shape, torch.device("cpu"))
     mask, counted = mask_of(ranges, 1000, 1000), torch.zeros(16, 1000)
     for tile, first, end, _ in columns.items.tolist():
         counted[tile, first:end] += 1
@@ -228,7 +227,7 @@ def test_columns_cover_each_query_once_and_only_the_long_one_is_split(short_part
 def test_heads_that_share_the_cache_are_worked_on_side_by_side(heads, length, at_once):
     shape = torch.Size((1, heads, length, 128))
     causal = Ranges(0, UNBOUNDED, 1)
-    assert sparse.range_columns(causal, LARGE, shape, shape, torch.device("cpu")).heads == at_once
+    assert sparse_work.range_columns(causal, LARGE, shape, shape, torch.device("cpu")).heads == at_once
 
 
 # ---------------------------------------------------------------------------------------------- the kernels themselves

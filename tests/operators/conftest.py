@@ -7,7 +7,7 @@ from course_utils.operators import flash_v2, hopper, serving, tensor_core
 from course_utils.toolchain.source import with_headers
 
 # What operators.serving looks up for a call.
-READY_SERVING = "_ready_attention", "_ready_append", "_ready_step", "_ready_merge"
+READY_SERVING = "ready_attention", "ready_append", "ready_step", "ready_merge"
 
 
 @pytest.fixture

@@ -6,10 +6,17 @@ import pytest
 import torch
 
 from course_utils import checks, reference
-from course_utils.operators import append_paged, cascade_attention, decode_step, paged_attention, serving
+from course_utils.operators import (
+    append_paged,
+    cascade_attention,
+    decode_step,
+    paged_attention,
+    serving_choice,
+    serving_launch,
+)
 from tests.helpers import tensors
 
-HALF, BF16, E4M3 = torch.float16, torch.bfloat16, serving.E4M3
+HALF, BF16, E4M3 = torch.float16, torch.bfloat16, serving_choice.E4M3
 JUNK = 2**31 - 1
 
 
@@ -140,7 +147,9 @@ def assert_equal_to_launches(arguments, **options):
     copies = [tensor.clone() for tensor in arguments]
     expected = layer_by_layer(*copies, **options)
     batch, kv_heads = arguments[1].shape[1], arguments[1].shape[3]
-    workspace = torch.zeros(serving.step_workspace(batch, kv_heads), dtype=torch.int32, device=arguments[0].device)
+    workspace = torch.zeros(
+        serving_choice.step_workspace(batch, kv_heads), dtype=torch.int32, device=arguments[0].device
+    )
     for _ in range(2):
         copies = [tensor.clone() for tensor in arguments]
         with checks.poisoned_outputs():
@@ -172,7 +181,8 @@ def test_a_step_of_wide_heads_in_e4m3_with_a_tree(device):
 
 @pytest.mark.parametrize("blocks", [1, 2, 7])
 def test_a_step_works_with_any_number_of_blocks(device, blocks, monkeypatch, nothing_ready):
-    monkeypatch.setattr(serving, "_places", lambda tile, device: blocks)
+    for module in (serving_choice, serving_launch):
+        monkeypatch.setattr(module, "places", lambda tile, device: blocks)
     assert_equal_to_launches(step_inputs(device, HALF, (70, 20), 1), split_size=25)
 
 
@@ -221,7 +231,7 @@ def test_a_captured_step_follows_its_lengths(cache):
     arguments = query, key, value, key_pages, value_pages, table, seq_lens
     options = scales_of(2, 4, 2, device="cuda") if cache == E4M3 else {}
     graph = torch.cuda.CUDAGraph()
-    workspace = torch.zeros(serving.step_workspace(4, 2), dtype=torch.int32, device="cuda")
+    workspace = torch.zeros(serving_choice.step_workspace(4, 2), dtype=torch.int32, device="cuda")
     decode_step(*arguments, workspace=workspace, **options)
     with torch.cuda.graph(graph):
         out, lse = decode_step(*arguments, workspace=workspace, return_lse=True, **options)
@@ -255,7 +265,7 @@ def test_triton_gives_the_same(dtype, head_dim):
     arguments = step_inputs("cuda", dtype, (1000, 1, 0, 333), 1, heads=8, head_dim=head_dim, page_size=16)
     copies = [tensor.clone() for tensor in arguments]
     expected, expected_lse = decode_step(*copies, return_lse=True)
-    workspace = torch.zeros(serving.step_workspace(4, 2), dtype=torch.int32, device="cuda")
+    workspace = torch.zeros(serving_choice.step_workspace(4, 2), dtype=torch.int32, device="cuda")
     for _ in range(3):
         out, lse = serving_triton.decode_step(*arguments, workspace, split_size=128)
         assert (
@@ -349,15 +359,7 @@ def test_pages_at_an_odd_address_are_refused():
         append(key_pages=at_odd)
 
 
-def test_what_is_written_may_not_be_negated_and_what_is_read_may():
-    zeros = torch.zeros(8, dtype=torch.int32)
-    for call, changes in (
-        (append, {"key_pages": torch._neg_view(PAGES)}),
-        (append, {"value_pages": torch._neg_view(PAGES)}),
-        (step, {"workspace": torch._neg_view(zeros)}),
-    ):
-        with pytest.raises(ValueError, match=rf"{next(iter(changes))} is a negated view; .* call .resolve_neg\(\)"):
-            call(**changes)
+def test_a_negated_view_is_read_as_its_numbers():
     key, pages = torch.randn(2, 1, 2, 64).half(), torch.zeros_like(PAGES)
     append(key=torch._neg_view(key), key_pages=pages)
     assert torch.equal(pages[[1, 3], [1, 0]], -key[:, 0])

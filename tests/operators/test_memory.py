@@ -1,36 +1,33 @@
 """Calls with lengths that change do not add up: neither in the process, nor on the GPU, nor in what patterns keep."""
 
-import ctypes
 import gc
 import random
-import time
 import weakref
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from cuda.bindings.driver import CUhostFn
 
 from course_utils import patterns
 from course_utils.operators import (
     append_paged,
+    block_sparse_attention,
     choose_kernel,
-    csr_attention,
     decode_attention,
     flash_attention_v2,
     paged_attention,
     select_topk,
     sparse_attention,
 )
-from course_utils.patterns import BlockLists, captured, kept
+from course_utils.patterns import BlockLists, kept
 from tests.helpers import tensors
 
 CALLS = {"cpu": 40, "cuda": 10_000}
 LONGEST = {"cpu": 40, "cuda": 1000}
 EVERY = {"cpu": 1, "cuda": 10}  # so many calls for one with a pattern, whose lists take longer than the kernels there
 GROWTH = 32 << 20  # bytes that the process, and what torch has allocated on the GPU, may grow by
-PAGE = 4096
+PAGE, CPU = 4096, torch.device("cpu")
 
 
 def resident():
@@ -120,114 +117,72 @@ def lists_alive():
 def test_the_least_recently_used_goes_first():
     store = kept.Kept()
     for key in range(kept.MOST):
-        store.get(key, object)
-    first = store.get(0, object)
-    store.get("one more", object)
-    assert len(store) == kept.MOST and store.get(0, object) is first
-    assert store.get(1, lambda: "made again") == "made again"
+        store.get(key, object, CPU)
+    first = store.get(0, object, CPU)
+    store.get("one more", object, CPU)
+    assert len(store) == kept.MOST and store.get(0, object, CPU) is first
+    assert store.get(1, lambda: "made again", CPU) == "made again"
 
 
 # ---------------------------------------------------------------------------------------------- CUDA graphs
 
 
-class Driver:
-    """Stands for CUDA's: graphs that hold user objects, and one of them captured at a time."""
-
-    CUhostFn = CUhostFn
-
-    def __init__(self):
-        self.capture, self.graphs, self.objects = 7, {}, []
-
-    def cuStreamGetCaptureInfo(self, stream):
-        return 0, 1 if self.capture else 2, self.capture, f"graph {self.capture}", [], [], 0
-
-    def cuUserObjectCreate(self, pointer, destroy, count, flags):
-        assert (count, flags) == (1, 1)
-        self.objects.append((pointer, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(destroy))))
-        return 0, len(self.objects) - 1
-
-    def cuGraphRetainUserObject(self, graph, held, count, flags):
-        assert (count, flags) == (1, 1)
-        self.graphs.setdefault(graph, []).append(held)
-        return (0,)
-
-    def end(self, graph):
-        """Of the graph, of what is instantiated from it, and of the last replay."""
-        for held in self.graphs.pop(f"graph {graph}"):
-            pointer, destroy = self.objects[held]
-            destroy(pointer)
-
-
 @pytest.fixture
-def driver(monkeypatch):
-    """With it, a graph is being captured whenever `driver.capture` is not None."""
-    driver = Driver()
-    monkeypatch.setattr(captured, "_driver", lambda: driver)
-    monkeypatch.setattr(captured, "_graphs", {})
-    monkeypatch.setattr(captured, "_for_good", {})
-    monkeypatch.setattr(captured, "capturing", lambda: driver.capture is not None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=1))
-    return driver
+def capture(monkeypatch):
+    """capture(True) and capture(False): whether a CUDA graph is being captured."""
+    monkeypatch.setattr(kept, "_captured", {})
+    return lambda now: monkeypatch.setattr(kept, "capturing", lambda: now)
 
 
 class Thing:
     """What can be referred to weakly."""
 
 
-def test_what_a_graph_has_captured_lives_as_long_as_the_graph(driver):
+def test_what_a_graph_has_captured_stays(capture):
+    """It is read by each replay; what has not been captured goes with the pattern, or when newer things push it out."""
     store = kept.Kept()
-    driver.capture = None
-    alive = [weakref.ref(store.get(key, Thing)) for key in ("in both", "in one", "in none")]
-    for driver.capture, keys in ((7, ("in both", "in one", "in both")), (8, ("in both",))):
-        for key in keys:
-            store.get(key, Thing)
-    assert [len(objects) for objects in driver.graphs.values()] == [1, 1]  # one for a graph, whatever it holds
-    driver.capture = None
+    alive = [weakref.ref(store.get(key, Thing, CPU)) for key in ("captured", "not captured")]
+    capture(True)
+    for _ in range(2):
+        store.get("captured", Thing, CPU)
+    capture(False)
     for key in range(2 * kept.MOST):
-        store.get(key, Thing)
+        store.get(key, Thing, CPU)
+    assert [thing() is not None for thing in alive] == [True, False] and len(kept._captured) == 1
     del store
-    assert [thing() is not None for thing in alive] == [True, True, False]
-    driver.end(7)
-    captured.forget()
-    assert [thing() is not None for thing in alive] == [True, False, False]
-    driver.end(8)
-    kept.Kept().get("something new", Thing)
-    assert alive[0]() is None and not captured._graphs and not captured._for_good
+    assert alive[0]() is not None
 
 
-def test_nothing_is_made_while_a_graph_is_captured(driver):
+def test_nothing_is_made_while_a_graph_is_captured(capture):
+    capture(True)
     with pytest.raises(RuntimeError, match="call the operator once before, with the same shapes"):
-        kept.Kept().get("lists", Thing)
+        kept.Kept().get("lists", Thing, CPU)
 
 
-def test_where_the_driver_does_not_say_when_a_graph_ends_its_lists_stay(driver, monkeypatch):
-    monkeypatch.setattr(driver, "cuUserObjectCreate", lambda *_: (1, None))
-    captured.keep(thing := Thing())
-    assert list(captured._for_good.values()) == [thing] and not captured._graphs
-
-
-def test_a_capture_that_has_failed_holds_nothing(driver):
-    driver.capture = 0
-    captured.keep(Thing())
-    assert not captured._for_good and not captured._graphs
-
-
-def test_what_is_given_call_by_call_is_captured_too(driver):
-    inputs = [tensors.random(1, 1, 9, 64, dtype=torch.float16, seed=seed) for seed in range(3)]
-    indptr, indices = torch.arange(10), torch.arange(9, dtype=torch.int32)
-    csr_attention(*inputs, indptr, indices)
-    launches = driver.graphs and captured._graphs[7].things.values()
-    assert any(indices is held for launch in launches for held in launch._tensors)
+@pytest.mark.parametrize("of_lists", [False, True], ids=["pattern", "lists"])
+def test_what_a_captured_call_reads_stays_when_pattern_and_lists_are_gone(capture, of_lists):
+    inputs = [tensors.random(1, 1, 70, 64, dtype=torch.float16, seed=seed) for seed in range(3)]
+    pattern = patterns.streaming(1, 2) | patterns.global_tokens([5])
+    lists = pattern.block_lists(70)
+    call = partial(block_sparse_attention, *inputs, lists) if of_lists else partial(sparse_attention, *inputs, pattern)
+    call()
+    tables = [weakref.ref(table) for table in (lists.indices, lists.bits_index, lists.bits)]
+    capture(True)
+    call()
+    capture(False)
+    del pattern, lists, call
+    gc.collect()
+    assert all(table() is not None for table in tables)
+    kept._captured.clear()
+    gc.collect()
+    assert not any(table() is not None for table in tables)
 
 
 @pytest.mark.gpu
 def test_a_graph_may_outlive_its_pattern():
     inputs = [tensors.random(1, 2, 300, 64, device="cuda", dtype=torch.float16, seed=seed) for seed in range(3)]
-    captured.forget()
-    of_others = len(captured._graphs)
     pattern = patterns.streaming(1, 70) | patterns.global_tokens([200])
     expected = sparse_attention(*inputs, pattern)
-    before = torch.cuda.memory_allocated()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = sparse_attention(*inputs, pattern)
@@ -237,11 +192,4 @@ def test_a_graph_may_outlive_its_pattern():
     found.zero_()
     graph.replay()
     assert torch.equal(found, expected)
-    assert len(captured._graphs) == of_others + 1 and not captured._for_good
-    del graph, found, others
-    torch.cuda.synchronize()
-    until = time.monotonic() + 10
-    while len(captured._graphs) > of_others and time.monotonic() < until:  # a thread of the driver says so
-        captured.forget()
-    assert len(captured._graphs) == of_others
-    assert torch.cuda.memory_allocated() < before
+    del others

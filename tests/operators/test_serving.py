@@ -10,13 +10,20 @@ import torch
 from course_utils import checks, cuda, reference
 from course_utils.emulator import profile
 from course_utils.launches.serving import RUNGS, rung
-from course_utils.operators import decode_attention, merge_attention, paged_attention, prepare, serving
+from course_utils.operators import (
+    decode_attention,
+    merge_attention,
+    paged_attention,
+    prepare,
+    serving_choice,
+    serving_launch,
+)
 from course_utils.reference.serving import seen_keys
 from tests.helpers import tensors
 from tests.helpers.graphs import compiled, replayed
 
-HALF, BF16, E4M3 = torch.float16, torch.bfloat16, serving.E4M3
-FOLDER = serving.FOLDER
+HALF, BF16, E4M3 = torch.float16, torch.bfloat16, serving_choice.E4M3
+FOLDER = serving_launch.FOLDER
 JUNK = 2**31 - 1
 
 
@@ -152,9 +159,9 @@ def test_other_tiles_are_correct(device, monkeypatch, nothing_ready, which):
     if which == "small":
         monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
     else:
-        monkeypatch.setattr(serving, "_multiprocessors", lambda device: 1)  # there are more blocks than these
+        monkeypatch.setattr(serving_choice, "multiprocessors", lambda device: 1)  # there are more blocks than these
     (query, key, value, seq_lens), how = of_case(device, HALF, 64, 5)
-    assert serving.decode_tile(8, 1, 64, 2, device) == getattr(serving.TILES[64, 16, 2], which)
+    assert serving_choice.decode_tile(8, 1, 64, 2, device) == getattr(serving_choice.TILES[64, 16, 2], which)
     pages, table = in_pages((key, value), 16, seq_lens)
     for call in (
         partial(decode_attention, query, key, value, seq_lens=seq_lens),
@@ -308,7 +315,7 @@ def test_every_run_gives_the_same_bits(device, paged):
 
 def test_with_a_split_size_the_bits_do_not_depend_on_the_batch(device, monkeypatch, nothing_ready):
     """Nor on whether it has blocks for all multiprocessors: pieces of more tiles than a smaller block has warps."""
-    monkeypatch.setattr(serving, "_multiprocessors", lambda device: 2)
+    monkeypatch.setattr(serving_choice, "multiprocessors", lambda device: 2)
     query, key, value, seq_lens = inputs(device, HALF, (300, 20, 177), queries=2)
     how = {"split_size": 170, "return_lse": True}
     together = decode_attention(query, key, value, seq_lens=seq_lens, **how)
@@ -348,9 +355,9 @@ def test_a_group_of_heads_reads_its_keys_once():
 
 
 def test_where_there_are_blocks_for_all_two_share_a_multiprocessor():
-    tiles, cpu = serving.TILES[128, 16, 2], torch.device("cpu")
-    chosen = [serving.decode_tile(4, blocks, 128, 2, cpu) for blocks in (131, 132)]
-    assert chosen == [tiles.alone, tiles.in_pairs] and serving._places(tiles.in_pairs, cpu) == 264
+    tiles, cpu = serving_choice.TILES[128, 16, 2], torch.device("cpu")
+    chosen = [serving_choice.decode_tile(4, blocks, 128, 2, cpu) for blocks in (131, 132)]
+    assert chosen == [tiles.alone, tiles.in_pairs] and serving_choice.places(tiles.in_pairs, cpu) == 264
 
 
 def test_long_pieces_come_first():
@@ -377,22 +384,22 @@ def test_long_pieces_come_first():
 
 
 def test_what_is_chosen_fills_the_gpu_and_no_more():
-    tile = serving.TILES[128, 16, 2].alone
-    places = serving._places(tile, torch.device("cpu"))
+    tile = serving_choice.TILES[128, 16, 2].alone
+    places = serving_choice.places(tile, torch.device("cpu"))
 
     def cut(batch, length, **how):
         given = {"ragged": False, "num_splits": 0, "split_size": 0, "tile": tile, **how}
-        return serving.cut_keys(batch, 8, length, device=torch.device("cpu"), **given)
+        return serving_choice.cut_keys(batch, 8, length, device=torch.device("cpu"), **given)
 
     assert places == 132
     assert cut(8, 65536).pieces == 8 * 2  # of 8 heads: 128 blocks
     assert cut(64, 4096).pieces == 64
     assert cut(1, 65536).pieces == cut(1, 4096).pieces == 16
     assert cut(1, 100).pieces == 1
-    assert cut(8, 65536, ragged=True) == serving.Cut(16, 0, 16 + 7)
-    assert cut(2, 1000, split_size=64) == serving.Cut(0, 64, 2 * 16)
-    assert cut(3, 1000, num_splits=9) == serving.Cut(0, 112, 3 * 9)
-    in_pairs = serving.TILES[128, 16, 2].in_pairs  # 264 places, and no piece below 1024 keys
+    assert cut(8, 65536, ragged=True) == serving_choice.Cut(16, 0, 16 + 7)
+    assert cut(2, 1000, split_size=64) == serving_choice.Cut(0, 64, 2 * 16)
+    assert cut(3, 1000, num_splits=9) == serving_choice.Cut(0, 112, 3 * 9)
+    in_pairs = serving_choice.TILES[128, 16, 2].in_pairs  # 264 places, and no piece below 1024 keys
     assert cut(17, 2048, tile=in_pairs).pieces == 17 and cut(17, 8192, tile=in_pairs).pieces == 17 * 5
     assert [cut(n, 8192, tile=in_pairs).pieces // n for n in (24, 32, 40, 48)] == [4, 1, 4, 2]  # the fastest on an H100
     with pytest.raises(ValueError, match="cut into up to 131072 pieces; there can be 65535"):

@@ -18,10 +18,14 @@ from course_utils.operators import (
     choose_kernel,
     csr_attention,
     prepare,
-    range_attention,
     sparse,
     sparse_attention,
+    sparse_choice,
+    sparse_launch,
+    sparse_work,
+    tensor_core,
 )
+from course_utils.operators.attention import Call
 from course_utils.patterns import BlockLists, Pattern, Ranges
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
@@ -100,7 +104,7 @@ def by_kernel(kernel, pattern):
     def operator(query, key, value, **options):
         lengths, device = (query.shape[2], key.shape[2]), query.device
         if kernel == "range":
-            return range_attention(query, key, value, pattern.ranges, **options)
+            return sparse.attend_masked(query, key, value, sparse_launch.RangeMask(pattern.ranges), **options)
         if kernel == "csr_gather":
             return csr_attention(query, key, value, *pattern.csr(*lengths, device=device), **options)
         lists = pattern.block_lists(*lengths, block=int(kernel.split()[1]), device=device)
@@ -201,7 +205,7 @@ def test_lists_of_each_kind(device, n, name, thinned):
 def test_equal_blocks_are_dense_attention_on_a_view_of_the_same_memory(device, monkeypatch, thinned):
     launched = []
 
-    def launch(call, *rest, dense_forward=sparse.dense_forward):
+    def launch(call, *rest, dense_forward=sparse_launch.dense_forward):
         ready = dense_forward(call, *rest)
 
         def launch_ready(query, *others):
@@ -210,7 +214,7 @@ def test_equal_blocks_are_dense_attention_on_a_view_of_the_same_memory(device, m
 
         return launch_ready
 
-    monkeypatch.setattr(sparse, "dense_forward", launch)
+    monkeypatch.setattr(sparse_launch, "dense_forward", launch)
     for head_dim in thinned([64, 128], 2):
         pattern, case = patterns.block_diagonal(128), make_case(1, (256, 256), kv_heads=2, head_dim=head_dim)
         check(pattern, case, device=device, dtype=(HALF, BF16)[head_dim // 128], gradients=True)
@@ -222,7 +226,7 @@ def test_equal_blocks_are_dense_attention_on_a_view_of_the_same_memory(device, m
 
 @pytest.mark.parametrize(("lengths", "kv_heads"), [((256, 256), 1), ((200, 200), 2), ((128, 256), 2), ((256, 128), 2)])
 def test_blocks_that_are_no_view_go_to_the_range_kernel(device, lengths, kv_heads, monkeypatch):
-    monkeypatch.setattr(sparse, "dense_forward", None)
+    monkeypatch.setattr(sparse_launch, "dense_forward", None)
     case = make_case(0, lengths, batch=1, kv_heads=kv_heads, head_dim=64)
     check(patterns.block_diagonal(128), case, device=device, gradients=True)
 
@@ -316,8 +320,8 @@ def test_a_row_with_nan_is_not_taken_for_one_without_keys(device, kernel):
 
 
 def test_a_row_with_nan_stays_nan_when_it_is_split_and_merged(device, monkeypatch):
-    monkeypatch.setattr(sparse, "SHORTEST_PART", 64)
-    monkeypatch.setattr(sparse, "SLOTS", {64: 8})
+    monkeypatch.setattr(sparse_work, "SHORTEST_PART", 64)
+    monkeypatch.setattr(sparse_work, "SLOTS", {64: 8})
     query, key, value = (random(1, 1, 300, 64, device=device, seed=s) for s in range(3))
     query[0, 0, 70, 3] = torch.nan
     out, lse = by_kernel("block_sparse 64", patterns.global_tokens([70]))(query, key, value, return_lse=True)
@@ -327,11 +331,11 @@ def test_a_row_with_nan_stays_nan_when_it_is_split_and_merged(device, monkeypatc
 
 @pytest.mark.parametrize("kernel", KERNELS[1:3])
 def test_a_long_row_is_split_and_merged(device, kernel, monkeypatch):
-    monkeypatch.setattr(sparse, "SHORTEST_PART", 128)
-    monkeypatch.setattr(sparse, "SLOTS", {64: 8, 128: 8})
+    monkeypatch.setattr(sparse_work, "SHORTEST_PART", 128)
+    monkeypatch.setattr(sparse_work, "SLOTS", {64: 8, 128: 8})
     pattern, length = patterns.local(3) | patterns.global_tokens([70]), 700
     lists = pattern.block_lists(length, block=int(kernel.split()[1]))
-    work = sparse.work_items(lists, 1)
+    work = sparse_work.work_items(lists, 1)
     assert work.parts > len(work.split_rows) > 0
     case = make_case(1, (length, length), batch=1, heads=1, kv_heads=1, kind="overflowing exp")
     check(pattern, case, device=device, kernel=kernel)
@@ -339,7 +343,12 @@ def test_a_long_row_is_split_and_merged(device, kernel, monkeypatch):
 
 def test_smaller_tiles_are_correct(device, monkeypatch):
     monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
-    for tiles in (sparse.RANGE_TILES, sparse.RANGE_BACKWARD_TILES, sparse.BLOCK_TILES, sparse.BLOCK_BACKWARD_TILES):
+    for tiles in (
+        sparse_launch.RANGE_TILES,
+        sparse_launch.RANGE_BACKWARD_TILES,
+        sparse_launch.BLOCK_TILES,
+        sparse_launch.BLOCK_BACKWARD_TILES,
+    ):
         assert all(prepare.fitting(of_dim, device).shared_bytes <= 99 * 1024 for of_dim in tiles.values())
     case = make_case(0, (130, 140), head_dim=128)
     for kernel in KERNELS[:3]:
@@ -475,20 +484,41 @@ def test_lists_larger_than_the_keys_are_not_built_to_choose(monkeypatch):
 
 
 def test_a_row_too_long_for_one_warp_goes_to_the_blocks(monkeypatch):
-    monkeypatch.setattr(sparse, "CSR_LONGEST", 400)
+    monkeypatch.setattr(sparse_choice, "CSR_LONGEST", 400)
     one_row_sees_all = patterns.from_mask_mod(lambda b, h, i, j: (i == 77) | (j == 37 * i % 1000))
     chosen = choose_kernel(one_row_sees_all, 1000)
     assert chosen.kernel == "block_sparse" and "the work of one warp" in chosen.why
 
 
+@pytest.mark.parametrize(
+    ("pattern", "kernel", "options", "grid"),
+    [
+        (patterns.sliding_window(8), "range_forward", {"-DD=64", "-DDILATED=0"}, (8, 4, 2)),
+        (patterns.dilated(8, 3), "range_forward", {"-DD=64", "-DDILATED=1"}, (9, 4, 2)),
+        (patterns.causal() & patterns.document([500, 524]), "table_forward", {"-DD=64", "-DTABLE=1"}, (8, 4, 2)),
+        (patterns.block_diagonal(128), "forward", {"-DD=64"}, (1, 8, 8)),
+        (patterns.bigbird(), "block_sparse_forward", {"-DD=64", "-DBLOCK=64"}, (16, 4, 2)),
+        (patterns.from_mask_mod(lambda b, h, i, j: j == 37 * i % 1024), "csr_gather", {"-DD=64"}, (256, 4, 2)),
+    ],
+    ids=["window", "dilated", "documents", "blocks", "BigBird", "keys"],
+)
+def test_kernel_options_and_grid_follow_from_shapes_alone(pattern, kernel, options, grid):
+    """Nothing is launched, and there are no inputs."""
+    shape = torch.Size((2, 4, 1024, 64))
+    call = Call(shape, shape, BF16, torch.device("cpu"), 0.125)
+    launch = sparse_launch.mask_of(pattern, call, False).forward(call)
+    assert (launch.kernel.name, launch.grid) == (kernel, grid)
+    assert options | {"-DBF16=1"} <= set(launch.kernel.module.options)
+
+
 def test_the_operator_takes_the_kernel_of_its_choice(monkeypatch):
-    taken, mask_of = [], sparse._mask
+    taken, mask_of = [], sparse.mask_of
 
     def remember(*arguments):
         taken.append(type(mask := mask_of(*arguments)).__name__)
         return mask
 
-    monkeypatch.setattr(sparse, "_mask", remember)
+    monkeypatch.setattr(sparse, "mask_of", remember)
     query = random(1, 1, 1000, 64)
     strewn_thin = thin()
     for pattern in (patterns.sliding_window(8), patterns.bigbird(), strewn_thin):
@@ -502,7 +532,7 @@ def test_a_second_call_builds_nothing(monkeypatch):
     for each in (thin(), patterns.bigbird()):
         sparse_attention(query, query, query, each)
         with monkeypatch.context() as patched:
-            patched.setattr(sparse, "work_items", None)
+            patched.setattr(sparse_launch, "work_items", None)
             patched.setattr(Pattern, "csr", None)
             patched.setattr(patterns.pattern, "build", None)
             sparse_attention(query, query, query, each)
@@ -510,7 +540,7 @@ def test_a_second_call_builds_nothing(monkeypatch):
 
 def test_work_items_cover_each_entry_once_and_the_longest_come_first():
     lists = (patterns.bigbird() | patterns.global_tokens([5000])).block_lists(20_000)
-    work = sparse.work_items(lists, 4)
+    work = sparse_work.work_items(lists, 4)
     rows, starts, ends, parts = work.items.long().T
     assert (ends - starts).diff().le(0).all()
     entries = torch.cat([torch.arange(start, end) for start, end in zip(starts, ends, strict=True)])
@@ -528,7 +558,7 @@ def test_rows_of_about_the_same_length_stay_whole(length):
     indptr = torch.arange(length // 64 + 1, dtype=torch.int32) * 65
     entries = torch.empty(int(indptr[-1]), dtype=torch.int32)
     lists = BlockLists(64, length, length, indptr, entries, entries, torch.empty(0, 64, 2, dtype=torch.int32))
-    assert sparse.work_items(lists, 16).parts == 0
+    assert sparse_work.work_items(lists, 16).parts == 0
 
 
 # ---------------------------------------------------------------------------------------------- the kernels themselves
@@ -541,14 +571,14 @@ def tiles_of(tiles):
 @pytest.mark.parametrize(
     ("file", "tiles"),
     [
-        ("range", tiles_of(sparse.RANGE_TILES)),
-        ("block_sparse", tiles_of(sparse.BLOCK_TILES)),
-        ("range_backward", tiles_of(sparse.RANGE_BACKWARD_TILES)),
+        ("range", tiles_of(sparse_launch.RANGE_TILES)),
+        ("block_sparse", tiles_of(sparse_launch.BLOCK_TILES)),
+        ("range_backward", tiles_of(sparse_launch.RANGE_BACKWARD_TILES)),
     ],
 )
 def test_shared_memory_is_what_the_kernels_lay_out_and_next_to_nothing_spills(file, tiles):
     for tile in tiles:
-        code = read_kernel(f"{sparse.FOLDER}/{file}.cu")
+        code = read_kernel(f"{sparse_launch.FOLDER}/{file}.cu")
         code += f"\nstatic_assert(THREADS == {tile.threads} && sizeof(Tiles) == {tile.shared_bytes});\n"
         options = (*tile.options, "-DBF16=0", *(["-DDILATED=0"] if "range" in file else []))
         for found in nvrtc.compile_kernel(code, "sm_90", options).resources.values():
@@ -557,18 +587,18 @@ def test_shared_memory_is_what_the_kernels_lay_out_and_next_to_nothing_spills(fi
 
 def test_the_headers_list_the_tiles_in_use():
     tiles = {
-        "range": [tile.options for tile in tiles_of(sparse.RANGE_TILES)],
-        "block_sparse": [tile.options for tile in tiles_of(sparse.BLOCK_TILES)],
-        "range_backward": [tile.options for tile in tiles_of(sparse.RANGE_BACKWARD_TILES)],
+        "range": [tile.options for tile in tiles_of(sparse_launch.RANGE_TILES)],
+        "block_sparse": [tile.options for tile in tiles_of(sparse_launch.BLOCK_TILES)],
+        "range_backward": [tile.options for tile in tiles_of(sparse_launch.RANGE_BACKWARD_TILES)],
         "block_sparse_backward": [
             (*tile.options, f"-DBLOCK={block}")
-            for (_, block), of_block in sparse.BLOCK_BACKWARD_TILES.items()
+            for (_, block), of_block in sparse_launch.BLOCK_BACKWARD_TILES.items()
             for tile in of_block
         ],
-        "csr_gather": [(f"-DD={head_dim}", f"-DWARPS={sparse.CSR_WARPS}") for head_dim in sparse.HEAD_DIMS],
+        "csr_gather": [(f"-DD={head_dim}", f"-DWARPS={sparse_launch.CSR_WARPS}") for head_dim in tensor_core.HEAD_DIMS],
     }
     for file, of_file in tiles.items():
-        header = compile_options(read_kernel(f"{sparse.FOLDER}/{file}.cu"))
+        header = compile_options(read_kernel(f"{sparse_launch.FOLDER}/{file}.cu"))
         listed = {
             frozenset(option for option in options if not option.startswith(("-DBF16", "-DDILATED")))
             for options in header
@@ -619,7 +649,7 @@ def check_broken(kernel, shown_by, gradients=False):
     ],
 )
 def test_a_broken_forward_kernel_fails_the_check(break_kernel, kernel, right, wrong, shown_by):
-    break_kernel(f"{sparse.FOLDER}/{kernel.split()[0]}.cu", right, wrong)
+    break_kernel(f"{sparse_launch.FOLDER}/{kernel.split()[0]}.cu", right, wrong)
     with pytest.raises(AssertionError, match="WRONG"):
         check_broken(kernel, shown_by)
 
@@ -637,7 +667,7 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, kernel, right, wr
     ],
 )
 def test_a_broken_backward_kernel_fails_the_check(break_kernel, kernel, right, wrong, shown_by):
-    break_kernel(f"{sparse.FOLDER}/{kernel.split()[0]}_backward.cu", right, wrong)
+    break_kernel(f"{sparse_launch.FOLDER}/{kernel.split()[0]}_backward.cu", right, wrong)
     with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
         check_broken(kernel, shown_by, gradients=True)
 
@@ -650,16 +680,16 @@ def test_a_broken_backward_kernel_fails_the_check(break_kernel, kernel, right, w
     ],
 )
 def test_rows_of_documents_that_end_elsewhere_fail_the_check(break_kernel, file, right, wrong):
-    break_kernel(f"{sparse.FOLDER}/{file}.cu", right, wrong)
+    break_kernel(f"{sparse_launch.FOLDER}/{file}.cu", right, wrong)
     case = make_case(0, (70, 70), batch=1, heads=1, kv_heads=1, kind="planted")
     with pytest.raises(AssertionError, match="WRONG"):
         check(patterns.document(some_documents(70)), case, gradients=True, seed=0)
 
 
 def test_a_broken_merge_fails_the_check(break_kernel, monkeypatch):
-    monkeypatch.setattr(sparse, "SHORTEST_PART", 64)
-    monkeypatch.setattr(sparse, "SLOTS", {64: 8})
-    break_kernel(f"{sparse.FOLDER}/block_sparse.cu", "(LSE_parts[row_of(part)] - base) * LOG2_E", "0")
+    monkeypatch.setattr(sparse_work, "SHORTEST_PART", 64)
+    monkeypatch.setattr(sparse_work, "SLOTS", {64: 8})
+    break_kernel(f"{sparse_launch.FOLDER}/block_sparse.cu", "(LSE_parts[row_of(part)] - base) * LOG2_E", "0")
     case = make_case(0, (70, 300), batch=1, kind="planted")
     with pytest.raises(AssertionError, match="WRONG"):
         check(patterns.causal(), case, kernel="block_sparse 64")
@@ -678,10 +708,6 @@ INDPTR, INDICES = torch.arange(6), torch.zeros(5, dtype=torch.int32)
     [
         (sparse_attention, [torch.ones(5, 5)], TypeError, "pattern is a Tensor; it must be a Pattern.*from_mask_mod"),
         (sparse_attention, [None], TypeError, "pattern is a NoneType"),
-        (range_attention, [(0, 1, 1)], TypeError, "ranges is a tuple; it must be a Ranges"),
-        (range_attention, [Ranges(left=-1)], ValueError, r"ranges.left is -1; it must be an int from 0 to 1073741824"),
-        (range_attention, [Ranges(step=0)], ValueError, "ranges.step is 0"),
-        (range_attention, [Ranges(sinks=2, dilation=2)], ValueError, "with sinks, step and dilation must be 1"),
         (block_sparse_attention, [patterns.causal()], TypeError, "block_lists is a Pattern; it must be a BlockLists"),
         (
             block_sparse_attention,

@@ -1,6 +1,5 @@
 """Streams: lists that were made on one are read on others, and their memory is not given away while one still reads."""
 
-import dataclasses
 import gc
 import weakref
 from types import SimpleNamespace
@@ -11,9 +10,8 @@ import torch
 
 from course_utils import patterns
 from course_utils.cuda import OPEN, ReadyLaunch
-from course_utils.operators import block_sparse_attention, sparse, sparse_attention
-from course_utils.patterns import BlockLists, RowRanges, kept
-from course_utils.patterns.definition import Definition
+from course_utils.operators import block_sparse_attention, sparse_attention, sparse_launch
+from course_utils.patterns import kept
 from tests.helpers import tensors
 
 GPU = torch.device("cuda", 0)
@@ -45,54 +43,8 @@ def test_what_is_made_on_a_gpu_is_there_before_anyone_gets_it(streams):
 
     for streams.now in (2, 3, 2):
         store.get("key", make, GPU)
-    store.get("no tensors", make)
     store.get("on the CPU", make, torch.device("cpu"))
-    assert streams.events == ["made on 2", "wait for 2", "made on 2", "made on 2"]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "length"),
-    [
-        (patterns.sliding_window(3), 70),
-        (patterns.dilated(3, 2), 70),
-        (patterns.causal() & patterns.document([30, 40]), 70),
-        (patterns.streaming(1, 2) | patterns.global_tokens([5]), 70),
-        (patterns.from_csr(torch.arange(1001), torch.arange(1000) * 397 % 1000), 1000),
-    ],
-    ids=["five numbers", "dilated", "rows", "lists", "keys"],
-)
-def test_all_that_is_kept_and_holds_tensors_is_waited_for(pattern, length, monkeypatch):
-    """On the CPU, where nothing is waited for, but asked whether it must be."""
-    asked, finished, get = [], kept.finished, kept.Kept.get
-
-    def watched(store, key, make, device=None):
-        assert device is not None or not holds_tensors(get(store, key, make)), key
-        return get(store, key, make, device)
-
-    def recorded(made, device):
-        asked.append(device)
-        return finished(made, device)
-
-    monkeypatch.setattr(kept.Kept, "get", watched)
-    monkeypatch.setattr(kept, "finished", recorded)
-    inputs = [tensors.random(1, 1, length, 64, dtype=torch.float16, seed=seed) for seed in range(3)]
-    with torch.no_grad():
-        sparse_attention(*inputs, pattern)
-    if length < 1000:
-        inputs[0].requires_grad_()
-        sparse_attention(*inputs, pattern).sum().backward()
-    assert torch.device("cpu") in asked
-
-
-def holds_tensors(made):
-    """Of its own: launches and masks are made of what was kept before."""
-    if isinstance(made, (Definition, BlockLists)):
-        return True  # a definition's functions look tensors up
-    if dataclasses.is_dataclass(made) or (isinstance(made, tuple) and type(made).__name__.endswith("Mask")):
-        return False
-    return isinstance(made, torch.Tensor) or (
-        isinstance(made, (tuple, RowRanges)) and any(holds_tensors(part) for part in made)
-    )
+    assert streams.events == ["made on 2", "wait for 2", "made on 2"]
 
 
 class Held(torch.Tensor):
@@ -118,7 +70,7 @@ def test_a_ready_launch_gives_its_own_tensors_to_each_stream_once(streams):
 def test_launches_with_block_lists_are_made_once(monkeypatch):
     """So that each call need not give them to its stream."""
     made = []
-    monkeypatch.setattr(sparse, "ReadyLaunch", lambda *args: made.append(ReadyLaunch(*args)) or made[-1])
+    monkeypatch.setattr(sparse_launch, "ReadyLaunch", lambda *args: made.append(ReadyLaunch(*args)) or made[-1])
     inputs = [tensors.random(1, 1, 70, 64, dtype=torch.float16, seed=seed) for seed in range(3)]
     lists = patterns.streaming(1, 2).block_lists(70)
     for _ in range(3):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_utils import costs, measured, planner
-from course_utils.operators import serving
+from course_utils.operators import serving_choice, tensor_core
 from course_utils.planner import devices
 from course_utils.planner.decode import (
     LARGEST_HEAD_DIM,
@@ -27,15 +27,18 @@ def test_a_step_reads_the_cache_once_at_the_datasheets_speed():
 
 
 def test_its_limits_are_the_operators():
-    assert (SHORTEST_PIECE, SHORTEST_IN_PAIRS) == (serving.SHORTEST_PIECE, serving.SHORTEST_IN_PAIRS)
-    assert LARGEST_HEAD_DIM == max(serving.HEAD_DIMS)
-    assert TILE_ROWS == max(rows for _, rows, _ in serving.TILES)
+    assert (SHORTEST_PIECE, SHORTEST_IN_PAIRS) == (serving_choice.SHORTEST_PIECE, serving_choice.SHORTEST_IN_PAIRS)
+    assert LARGEST_HEAD_DIM == max(tensor_core.HEAD_DIMS)
+    assert TILE_ROWS == max(rows for _, rows, _ in serving_choice.TILES)
     (row,) = measured.load("00_start_here").select(name="streaming multiprocessors")
-    assert devices.DEVICES["H200"].multiprocessors == row["count"] == serving.EMULATED_MULTIPROCESSORS
+    assert devices.DEVICES["H200"].multiprocessors == row["count"] == serving_choice.EMULATED_MULTIPROCESSORS
 
 
 def test_two_blocks_share_a_multiprocessor_where_shared_memory_lasts_for_two():
-    two = {sizes: 2 * (tiles.in_pairs.shared_bytes + serving.RESERVED_SHARED) for sizes, tiles in serving.TILES.items()}
+    two = {
+        sizes: 2 * (tiles.in_pairs.shared_bytes + serving_choice.RESERVED_SHARED)
+        for sizes, tiles in serving_choice.TILES.items()
+    }
     for device in devices.DEVICES.values():
         shared = nvrtc.SM_LIMITS[10 * device.capability[0] + device.capability[1]].shared
         assert {needed <= shared for needed in two.values()} == {device.capability in TWO_SHARE}
@@ -59,9 +62,9 @@ def test_two_blocks_share_a_multiprocessor_where_shared_memory_lasts_for_two():
     ],
 )
 def test_it_takes_as_many_splits_as_the_operator(batch, length, heads, kv_heads):
-    blocks = costs.ceil_div(heads // kv_heads, serving.block_rows(heads // kv_heads)) * kv_heads
-    tile = serving.decode_tile(heads // kv_heads, batch * blocks, 128, 2, torch.device("cpu"))
-    cut = serving.cut_keys(batch, blocks, length, False, 0, 0, tile, torch.device("cpu"))
+    blocks = costs.ceil_div(heads // kv_heads, serving_choice.block_rows(heads // kv_heads)) * kv_heads
+    tile = serving_choice.decode_tile(heads // kv_heads, batch * blocks, 128, 2, torch.device("cpu"))
+    cut = serving_choice.cut_keys(batch, blocks, length, False, 0, 0, tile, torch.device("cpu"))
     assert cut.size == costs.ceil_div(length, decode(planner.plan(length, batch, heads, kv_heads=kv_heads)).splits)
 
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
 
 from course_utils import reference
 from course_utils.operators import paged_attention
-from course_utils.operators.serving import E4M3
+from course_utils.operators.serving_choice import E4M3
 from course_utils.serving import CacheFull, PagedCache, Usage
 from tests.helpers import tensors
 

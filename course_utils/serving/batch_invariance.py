@@ -1,7 +1,7 @@
-"""What a sequence's numbers owe to the company that it is in: the same step alone, and together with others.
+"""Batch invariance: whether a sequence's logits depend on the other sequences of a step.
 
-A server batches whoever is there. If the order of a sum follows from the batch, so do the last bits of a sequence's
-logits, and where two tokens are nearly as likely as each other, the one that is said.
+A server batches the sequences that it has. If the batch decides the order of a sum, it decides the last bits of a
+sequence's logits, and where two tokens are nearly equally likely, which of them is next.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from course_utils.serving.model import SPLIT_SIZE, Model, as_tokens
 from course_utils.serving.pages import PagedCache
 
 AT_ONCE = 64  # sequences in a step of `nearly_tied`
-# A prompt after which "," and " " are tied but for 5e-5, as `nearly_tied` has found, and company in which the other one
-# is said where the kernel cuts the keys by the batch.
+# A prompt after which "," and " " are tied but for 5e-5, found by `nearly_tied`, and another prompt: in a batch with it
+# the other token is next, if the kernel cuts the keys by the batch.
 TIED = tuple(
     as_tokens(text)
     for text in (
@@ -28,7 +28,7 @@ TIED = tuple(
 )
 
 
-def in_company(prompt: Sequence[int], others: Sequence[Sequence[int]], *, device: str = "cpu") -> list[Row]:
+def alone_and_batched(prompt: Sequence[int], others: Sequence[Sequence[int]], *, device: str = "cpu") -> list[Row]:
     """The logits after a prompt whose last token is computed alone, and together with the last tokens of others; the
     keys before that are the same ones. With and without each of the two things that make the logits equal.
 

@@ -1,0 +1,342 @@
+"""The launches of kernels/04_sparse_patterns for a call: tiles, grid and arguments. A mask here is what a kernel takes
+for the pattern: numbers, rows, block lists or keys. Its methods make launches and launch nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import OPEN, RawModule, ReadyLaunch
+from course_utils.operators.attention import Call, Forward, int_scalars
+from course_utils.operators.prepare import MAX_GRID, fitting
+from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
+from course_utils.operators.sparse_work import Columns, Work, class_tiles, columns_of, range_columns, work_items
+from course_utils.operators.tensor_core import (
+    BACKWARD_TENSORS,
+    BACKWARD_TILES,
+    FORWARD_TENSORS,
+    HEAD_DIMS,
+    BackwardTile,
+    DkDv,
+    ForwardTile,
+    defines,
+    dense_dk_dv,
+    dense_forward,
+    kernel,
+    module,
+)
+from course_utils.patterns import BlockLists, Pattern, Ranges, RowRanges
+
+FOLDER = "04_sparse_patterns"
+CSR_WARPS = 4
+MERGED_ROWS = 4  # rows per block of merge_parts
+
+
+class RangeTile(ForwardTile):
+    """Options of range.cu, but for DILATED: those of 03_flash_attention_v2/forward.cu, and every tile that no row sees
+    is skipped."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return *super().options, "-DSKIP=1"
+
+    @property
+    def shared_bytes(self) -> int:
+        """Besides Q, K and V, the first and the last key of each row."""
+        return super().shared_bytes + 8 * self.block_rows
+
+
+class BlockTile(NamedTuple):
+    """Options of block_sparse.cu: blocks of the lists, of which B_c keys at a time are in shared memory."""
+
+    head_dim: int
+    block: int
+    block_cols: int
+    warps: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim, BLOCK=self.block, B_C=self.block_cols, WARPS=self.warps)
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q, and two tiles each of K and V."""
+        return 2 * self.head_dim * (self.block + 4 * self.block_cols)
+
+
+UNDILATED, DILATED = "-DDILATED=0", "-DDILATED=1"  # options of range.cu
+TABLE = UNDILATED, "-DTABLE=1"  # options of range.cu for rows whose ends are in two arrays
+# As in flash_attention_v2: the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
+RANGE_TILES = {64: (RangeTile(64, 128, 128, 4),), 128: (RangeTile(128, 128, 64, 4),)}
+RANGE_BACKWARD_TILES = BACKWARD_TILES
+BLOCK_TILES = {  # by (head dimension, block)
+    (64, 64): (BlockTile(64, 64, 64, 2),),
+    (64, 128): (BlockTile(64, 128, 128, 4),),
+    (128, 64): (BlockTile(128, 64, 32, 2),),
+    (128, 128): (BlockTile(128, 128, 64, 4),),
+}
+BLOCK_BACKWARD_TILES = {
+    (64, 64): (BackwardTile(64, 4, 16, 64),),
+    (64, 128): (BackwardTile(64, 4, 32, 64),),
+    (128, 64): (BackwardTile(128, 4, 16, 32),),
+    (128, 128): (BackwardTile(128, 8, 16, 64), BackwardTile(128, 4, 16, 32)),
+}
+
+# ---------------------------------------------------------------------------------------------- the launches
+
+
+class DenseMask(NamedTuple):
+    """Launches of the dense kernels of chapter 03: blocks of `length` rows are sequences of their own, in a view of
+    the tensors `[B · H, L / length, length, d]`, since a head's rows lie one behind the other. L is a multiple of
+    length, for queries and keys alike, and each head has keys of its own."""
+
+    length: int
+
+    def forward(self, call: Call) -> Forward:
+        return dense_forward(self._of_blocks(call), False)
+
+    def dk_dv(self, call: Call) -> DkDv:
+        return dense_dk_dv(self._of_blocks(call), False)
+
+    def _of_blocks(self, call: Call) -> Call:
+        return call._replace(query_shape=self._view(call.query_shape), key_shape=self._view(call.key_shape))
+
+    def _view(self, shape: torch.Size) -> torch.Size:
+        batch, heads, rows, head_dim = shape
+        return torch.Size((batch * heads, rows // self.length, self.length, head_dim))
+
+
+class RowMask(NamedTuple):
+    """Launches of range.cu and range_backward.cu with -DTABLE=1."""
+
+    rows: RowRanges
+
+    def forward(self, call: Call) -> Forward:
+        batch, heads, query_length, head_dim = call.query_shape
+        tile = fitting(RANGE_TILES[head_dim], call.device)
+        return ReadyLaunch(
+            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), call.dtype, "table_forward"),
+            (ceil_div(query_length, tile.block_rows), heads, batch),
+            (tile.threads,),
+            (*FORWARD_TENSORS, *call.scalars, *self.rows),
+            tile.shared_bytes,
+        )
+
+    def dk_dv(self, call: Call) -> DkDv:
+        *_, key_length, head_dim = call.key_shape
+        tile = fitting(RANGE_BACKWARD_TILES[head_dim], call.device)
+        starts, ends = by_key = self.rows.by_key(key_length)
+        first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
+        last = (first + tile.block_cols).clamp(max=len(starts)) - 1
+        tiles, shapes = torch.arange(len(first)), (call.query_shape, call.key_shape)
+        columns = columns_of(tiles, starts[first], ends[last], tile, *shapes)
+        files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), call.dtype)
+        return by_columns(files, "table_dk_dv", tile, columns, call, tuple(by_key))
+
+
+class RangeMask(NamedTuple):
+    """Launches of range.cu and range_backward.cu."""
+
+    ranges: Ranges
+
+    def forward(self, call: Call) -> Forward:
+        batch, heads, query_length, head_dim = call.query_shape
+        tile = fitting(RANGE_TILES[head_dim], call.device)
+        ranges = _numbers(self.ranges, query_length, call.key_shape[2])
+        options = *tile.options, DILATED if ranges[-1] > 1 else UNDILATED
+        return ReadyLaunch(
+            kernel(f"{FOLDER}/range.cu", options, call.dtype, "range_forward"),
+            (class_tiles(query_length, ranges[-1], tile.block_rows), heads, batch),
+            (tile.threads,),
+            (*FORWARD_TENSORS, *call.scalars, *int_scalars(*ranges)),
+            tile.shared_bytes,
+        )
+
+    def dk_dv(self, call: Call) -> DkDv:
+        tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
+        ranges = Ranges(*_numbers(self.ranges, call.query_shape[2], call.key_shape[2]))
+        columns = range_columns(ranges, tile, call.query_shape, call.key_shape, call.device)
+        options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
+        files = module(f"{FOLDER}/range_backward.cu", options, call.dtype)
+        return by_columns(files, "range_dk_dv", tile, columns, call, int_scalars(*ranges))
+
+
+def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, ...]:
+    *others, _ = ranges
+    return *others, dilation_at(ranges, query_length, key_length)
+
+
+class ListMask(NamedTuple):
+    """Launches of block_sparse.cu and block_sparse_backward.cu."""
+
+    lists: BlockLists
+
+    def forward(self, call: Call) -> Forward:
+        lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
+        tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
+        work = work_items(lists, batch * heads)
+        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, call.dtype)
+        tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (_parts(work),)
+        attend = ReadyLaunch(
+            kernels.get_function("block_sparse_forward"),
+            (len(work.items), heads, batch),
+            (tile.threads,),
+            (*FORWARD_TENSORS, *tables, *parts, *call.scalars),
+            tile.shared_bytes,
+        )
+        if not work.parts:
+            return attend
+        merge = ReadyLaunch(
+            kernels.get_function("merge_parts"),
+            (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
+            (32 * MERGED_ROWS,),
+            (OPEN, OPEN, work.split_rows, OPEN, OPEN, call.scalars[0]),
+        )
+        return _SplitRows(attend, merge, (work.parts, batch, heads, lists.block, head_dim))
+
+    def dk_dv(self, call: Call) -> DkDv:
+        lists, tile = self.lists, fitting(BLOCK_BACKWARD_TILES[call.key_shape[3], self.lists.block], call.device)
+        columns = self.columns(tile, call.query_shape, call.key_shape)
+        options = *tile.options, f"-DBLOCK={lists.block}"
+        files = module(f"{FOLDER}/block_sparse_backward.cu", options, call.dtype)
+        _, rows, bits_index = lists.by_key()
+        return by_columns(files, "block_sparse_dk_dv", tile, columns, call, (rows, bits_index, lists.bits))
+
+    def columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
+        """What the blocks of threads of block_sparse_backward.cu do."""
+        lists, (indptr, *_) = self.lists, self.lists.by_key()
+        tiles = torch.arange(ceil_div(lists.L_k, tile.block_cols), device=lists.device)
+        column = tiles * tile.block_cols // lists.block
+        return columns_of(
+            tiles, indptr[column], indptr[column + 1], tile, query_shape, key_shape, rows_of_entry=lists.block
+        )
+
+
+def _parts(work: Work | Columns) -> object:
+    """What a kernel takes for the results of parts: memory of the call; none where no row or column is split."""
+    return OPEN if work.parts else work.items.new_empty(0, dtype=torch.float32)
+
+
+class _SplitRows(NamedTuple):
+    """The launches of block_sparse.cu and of merge_parts. shape: of the parts, made by each call."""
+
+    attend: ReadyLaunch
+    merge: ReadyLaunch
+    shape: tuple[int, ...]
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor) -> None:
+        parts = query.new_empty(self.shape, dtype=torch.float32)
+        lse_parts = parts.new_empty(self.shape[:-1])
+        self.attend(query, key, value, out, lse, parts, lse_parts)
+        self.merge(parts, lse_parts, out, lse)
+
+
+class CsrMask(NamedTuple):
+    """The launch of csr_gather.cu."""
+
+    indptr: Tensor
+    indices: Tensor
+
+    def forward(self, call: Call) -> Forward:
+        batch, heads, query_length, head_dim = call.query_shape
+        options = f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}"
+        return ReadyLaunch(
+            kernel(f"{FOLDER}/csr_gather.cu", options, call.dtype, "csr_gather"),
+            (ceil_div(query_length, CSR_WARPS), heads, batch),
+            (32 * CSR_WARPS,),
+            (*FORWARD_TENSORS, self.indptr, self.indices, *call.scalars),
+        )
+
+
+Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
+
+
+def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
+    """What the kernel of `choose_kernel` takes for the pattern."""
+    (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
+    sizes, device = (query_length, key_length), call.device
+    chosen = choose_kernel(
+        pattern, *sizes, differentiable=differentiable, grouped=heads != kv_heads, device=device
+    ).kernel
+    if chosen == "dense" and batch * heads <= MAX_GRID:
+        return DenseMask(pattern.ranges.step)
+    if chosen in ("dense", "range"):
+        return mask_of_ranges(pattern, *sizes, device)
+    if chosen == "block_sparse":
+        return ListMask(pattern.block_lists(*sizes, block=BLOCK, device=device))
+    return CsrMask(*rows_of_keys(pattern, *sizes, device))
+
+
+def mask_of_ranges(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
+    """What range.cu takes for a pattern whose rows are ranges: five numbers where these say it, else two arrays."""
+    if pattern.ranges is not None and dilation_at(pattern.ranges, query_length, key_length) <= MAX_DILATION:
+        return RangeMask(pattern.ranges)
+    return RowMask(pattern.row_ranges(query_length, key_length, device=device))
+
+
+def by_columns(
+    kernels: RawModule, name: str, tile: BackwardTile, columns: Columns, call: Call, more: tuple[object, ...]
+) -> DkDv:
+    """The launch of a kernel of key_columns.cuh, and of merge_gradients where columns are split. more: what the kernel
+    takes behind the columns."""
+    batch, kv_heads, key_length, head_dim = call.key_shape
+    dk_dv = ReadyLaunch(
+        kernels.get_function(name),
+        (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
+        (tile.threads,),
+        (*BACKWARD_TENSORS, *call.scalars, columns.items, np.int32(columns.heads), _parts(columns), *more),
+        tile.shared_bytes,
+    )
+    if not columns.parts:
+        return dk_dv
+    merge = ReadyLaunch(
+        kernels.get_function("merge_gradients"),
+        (len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads), kv_heads, batch),
+        (tile.threads,),
+        (OPEN, columns.split, OPEN, OPEN, np.int32(key_length), np.float32(call.factor)),
+    )
+    return _SplitColumns(dk_dv, merge, (columns.parts, 2, batch, kv_heads, tile.block_cols, head_dim))
+
+
+class _SplitColumns(NamedTuple):
+    """The launches of a kernel of key_columns.cuh and of merge_gradients. shape: of the parts, made by each call."""
+
+    dk_dv: ReadyLaunch
+    merge: ReadyLaunch
+    shape: tuple[int, ...]
+
+    def __call__(self, query: Tensor, *tensors: Tensor) -> None:
+        """With the tensors of a `DkDv`."""
+        parts = query.new_empty(self.shape, dtype=torch.float32)
+        self.dk_dv(query, *tensors, parts)
+        self.merge(parts, *tensors[-2:])
+
+
+def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
+    """What the operators launch for tensors of this dtype and device, to be compiled ahead of time."""
+    options = [("csr_gather", (f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}")) for head_dim in HEAD_DIMS]
+    options += [
+        ("range", (*fitting(tiles, device).options, f"-DDILATED={dilated}"))
+        for tiles in RANGE_TILES.values()
+        for dilated in (0, 1)
+    ]
+    options += [("range", (*fitting(tiles, device).options, *TABLE)) for tiles in RANGE_TILES.values()]
+    options += [
+        ("range_backward", (*fitting(tiles, device).options, kind))
+        for tiles in RANGE_BACKWARD_TILES.values()
+        for kind in ("-DDILATED=0", "-DDILATED=1", "-DTABLE=1")
+    ]
+    options += [("block_sparse", fitting(tiles, device).options) for tiles in BLOCK_TILES.values()]
+    options += [
+        ("block_sparse_backward", (*fitting(tiles, device).options, f"-DBLOCK={block}"))
+        for (_, block), tiles in BLOCK_BACKWARD_TILES.items()
+    ]
+    return [module(f"{FOLDER}/{file}.cu", of_file, dtype) for file, of_file in options]
