@@ -29,30 +29,35 @@ class Operator:
     """An operator of torch, called as a function of its schema's arguments, by position.
 
     `op` is torch's object: it checks its arguments and has the gradient, or the error in place of one. `forward` is an
-    overload without both, for calls of checked arguments that ask for no gradient: torch's way through autograd takes
-    the host as long as the rest of such a call.
+    overload without both, for arguments that were checked; `inference` is the one for calls that ask for no gradient,
+    where that launches other kernels. `record` is the call where a gradient is asked for, by an autograd function that
+    calls `forward`: in eager mode torch's own way through the gradient of `op` takes the host longer than the launches.
     """
+
+    record: Callable[..., Any] | None = None
 
     def __init__(self, name: str, arguments: Sequence[str], gradient: Operator | None, refusal: str | None) -> None:
         """refusal: the error where a gradient is asked for, of an operator that writes to its arguments."""
         self.name, self.arguments, self.gradient, self._refusal = name, tuple(arguments), gradient, refusal
         packet = getattr(getattr(torch.ops, NAMESPACE), name)
         self.op = packet.default
-        self.forward = packet.forward if "forward" in packet.overloads() else packet.default
+        self.forward = getattr(packet, "forward" if "forward" in packet.overloads() else "default")
+        self.inference = packet.inference if "inference" in packet.overloads() else self.forward
 
     def __call__(self, *args: Any) -> Any:
         tensors = [argument for argument in args if isinstance(argument, Tensor)]
-        if not torch.compiler.is_compiling():
+        is_eager = not torch.compiler.is_compiling()
+        if is_eager:
             for tensor in tensors:
                 if unpack_dual(tensor).tangent is not None:  # which torch would drop without a word
                     raise NotImplementedError(
                         f"{self.name} has no forward-mode derivative; take torch.autograd's backward pass"
                     )
         if not needs_gradient(*tensors):
-            return self.forward(*args)
+            return self.inference(*args)
         if self._refusal:
             raise NotImplementedError(self._refusal)
-        return self.op(*args)
+        return self.record(*args) if is_eager and self.record else self.op(*args)
 
 
 def needs_gradient(*tensors: Tensor | None) -> bool:
@@ -110,23 +115,30 @@ def operator(
             check(*args)
             return fake(*args)
 
-        passed, unchecked = once(check), without_gradient or launch
+        passed = once(check)
 
         def checked(*args: Any) -> Any:
             passed(*args)
             return launch(*args)
 
         differentiable = not writes and bool(gradient or refusal)
-        for overload in ("", ".forward") if differentiable else ("",):
+        overloads = {"": checked}
+        if differentiable:
+            overloads[".forward"] = launch
+        if without_gradient:
+            overloads[".inference"] = without_gradient
+        for overload, implementation in overloads.items():
             _LIBRARY.define(schema.replace("(", f"{overload}(", 1), tags=known)
             for backend in ("CPU", "CUDA"):
-                _LIBRARY.impl(name + overload, _with_memory(places, unchecked if overload else checked), backend)
+                _LIBRARY.impl(name + overload, _with_memory(places, implementation), backend)
             torch.library.register_fake(f"{NAMESPACE}::{name}{overload}", faked, lib=_LIBRARY)
         made = Operator(name, arguments, gradient, refusal if writes else None)
         if differentiable:
             backward = _backward(gradient, len(arguments)) if gradient else _refusing(refusal)
             setup = _setup(saves, hold) if gradient else None
             torch.library.register_autograd(f"{NAMESPACE}::{name}", backward, setup_context=setup, lib=_LIBRARY)
+            if setup:
+                made.record = _recorded(made.forward, setup, backward).apply
         if flops:
             # Not by register_flop_formula, which refuses an operator whose module is loaded again.
             flop_registry[made.op.overloadpacket] = lambda *args, **_: flops(*args)
@@ -181,6 +193,22 @@ def _setup(saves: Callable[..., Any] | None, hold: Callable[..., object] | None)
         ctx.mark_non_differentiable(*output[1:])
 
     return setup
+
+
+def _recorded(
+    launch: Callable[..., Any], setup: Callable[..., None], backward: Callable[..., Any]
+) -> type[torch.autograd.Function]:
+    """The function for eager mode. Not by `setup_context`: for that torch reads a signature at every call."""
+
+    class Recorded(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *args: Any) -> Any:
+            results = launch(*args)
+            setup(ctx, args, results)
+            return results
+
+    Recorded.backward = staticmethod(backward)
+    return Recorded
 
 
 def _backward(gradient: Operator, arguments: int) -> Callable[..., Any]:
