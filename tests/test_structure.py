@@ -201,8 +201,9 @@ from course_utils import measured
 measured.measurement.torch.cuda.is_available = lambda: False
 for name in {names}:
     importlib.import_module(name)
-from course_utils.chapters import attention_basics_costs, memory
-attention_basics_costs.timings(), attention_basics_costs.ceilings()
+from course_utils.chapters.attention_basics import costs
+from course_utils.chapters.start_here import memory
+costs.timings(), costs.ceilings()
 assert not [name for name in sys.modules if name.startswith("course_utils.bench")]
 """
     run_without_the_course(program)

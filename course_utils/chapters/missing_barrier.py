@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_utils.chapters.flash_v2_steps import normal
+from course_utils.chapters.flash_attention_v2.steps import normal
 from course_utils.chapters.handed_over import hand_overs, same_function
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.emulator import Recording, record

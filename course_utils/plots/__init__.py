@@ -36,21 +36,14 @@ from course_utils.plots.deepseek_sparse import (
     token_costs,
     warm_up,
 )
-from course_utils.plots.first_kernels import (
-    grid_to_thread,
-    one_query,
-    past_the_end,
-    two_barriers,
-    where_kernels_run,
-)
-from course_utils.plots.flash_attention_backward import (
+from course_utils.plots.flash_attention_minimal.backward import (
     backward_walks,
     gradient_errors,
     kept_for_backward,
     products,
     score_gradients,
 )
-from course_utils.plots.flash_attention_minimal import (
+from course_utils.plots.flash_attention_minimal.forward import (
     PEERS_FP32,
     blocks_at_work,
     causal_tiles,
@@ -127,7 +120,14 @@ from course_utils.plots.sparse_patterns import (
     tile_states,
     tree_times,
 )
-from course_utils.plots.start_here import (
+from course_utils.plots.start_here.first_kernels import (
+    grid_to_thread,
+    one_query,
+    past_the_end,
+    two_barriers,
+    where_kernels_run,
+)
+from course_utils.plots.start_here.memory_and_tools import (
     against_size,
     gpu_memories,
     matmul_tiles,

@@ -28,10 +28,10 @@ render({ model: modelOf({ meta, data: buffer, step }), el: box });
 def cell() -> nbformat.NotebookNode:
     """A cell of a notebook as if it had just shown the kernel."""
     # These imports bring PyTorch, which the settings of Sphinx do without.
-    from course_utils.chapters import first_kernel
+    from course_utils.chapters.start_here import front_page
     from course_utils.widgets.front import running_kernel
 
-    bundle, metadata = running_kernel(*first_kernel.recording(), first_kernel.WORDS)._repr_mimebundle_()
+    bundle, metadata = running_kernel(*front_page.recording(), front_page.WORDS)._repr_mimebundle_()
     if "image/png" in bundle:
         bundle["image/png"] = base64.b64encode(bundle["image/png"]).decode()
     output = nbformat.v4.new_output("display_data", data=bundle, metadata=metadata)

@@ -30,14 +30,14 @@ class Game:
 
 def _race() -> Frame:
     # These imports bring PyTorch, which the settings of Sphinx do without.
-    from course_utils.chapters.hopper_race import figures
+    from course_utils.chapters.hopper.race import figures
     from course_utils.widgets import race_past_cudnn
 
     return race_past_cudnn(figures())
 
 
 def _paint() -> Frame:
-    from course_utils.chapters.sparse_times import rates
+    from course_utils.chapters.sparse_patterns.times import rates
     from course_utils.widgets import paint_a_mask
 
     return paint_a_mask(rates=rates())

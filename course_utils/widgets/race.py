@@ -123,7 +123,7 @@ class Race(Frame):
 
 
 def race_past_cudnn(figures: Mapping[str, Any], head_dim: int = 128, *, is_causal: bool = False) -> Race:
-    """The game, in the browser. figures: of `course_utils.chapters.hopper_race`; head_dim and is_causal: of the first
+    """The game, in the browser. figures: of `course_utils.chapters.hopper.race`; head_dim and is_causal: of the first
     problem. Score and tries stay in the browser. Raises ValueError naming the argument."""
     cases = [(problem["head_dim"], problem["is_causal"]) for problem in figures["problems"]]
     if (head_dim, is_causal) not in cases:

@@ -26,7 +26,7 @@ SHOWS = {  # each of them in a cell of its own
     "mask-explorer": "widgets.mask_explorer()",
     "dsa-explorer": "widgets.dsa_explorer()",
     "cache-explorer": "widgets.cache_explorer()",
-    "pipeline": "from course_utils.chapters.hopper_blocks import blocks\n\nwidgets.pipeline(blocks())",
+    "pipeline": "from course_utils.chapters.hopper.blocks import blocks\n\nwidgets.pipeline(blocks())",
     "planner": "widgets.planner()",
     "player": """from course_utils.launches.chapters import course_launches
 

@@ -6,11 +6,8 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 
-from course_utils.chapters import attention_basics as basics
-from course_utils.chapters import attention_basics_costs as counts
-from course_utils.chapters import attention_basics_mistakes as mistakes
-from course_utils.chapters import attention_basics_passes as passes
-from course_utils.chapters import nursery_rhyme
+from course_utils.chapters.attention_basics import costs as counts
+from course_utils.chapters.attention_basics import mistakes, nursery_rhyme, passes, vectors
 from course_utils.emulator import profile
 from course_utils.plots import look
 from course_utils.widgets.heatmap import scores_and_weights
@@ -21,7 +18,7 @@ def written(figure):
 
 
 def test_it_looks_at_the_cat_and_a_little_at_the_milk():
-    words, query, key, value = basics.sentence()
+    words, query, key, value = vectors.sentence()
     _, weights = scores_and_weights(query, key, scale=query.shape[1] ** -0.5, is_causal=False)
     row = [round(weight, 2) for weight in (weights @ value)[words.index("it")].tolist()]
     assert row == [0.04, 0.61, 0.04, 0.04, 0.09, 0.04, 0.04, 0.04, 0.04]
@@ -32,11 +29,11 @@ OTHER_SIZES = pytest.mark.exhaustive("another d: `make test` has one here, and t
 
 @pytest.mark.parametrize("head_dim", [64, *(pytest.param(d, marks=OTHER_SIZES) for d in (16, 256, 1024))])
 def test_the_variance_of_a_dot_product_is_d(head_dim):
-    assert basics.products(head_dim).var().item() == pytest.approx(head_dim, rel=0.05)
+    assert vectors.products(head_dim).var().item() == pytest.approx(head_dim, rel=0.05)
 
 
 def test_divided_by_the_root_of_d_all_curves_are_as_wide(drawn):
-    basics.show_products()
+    vectors.show_products()
     plain, scaled = drawn[0].axes
 
     def heights(ax):
@@ -48,20 +45,20 @@ def test_divided_by_the_root_of_d_all_curves_are_as_wide(drawn):
 
 @pytest.mark.parametrize(("power", "largest", "slope"), [(0.0, (0.9, 1), (0, 0.1)), (0.5, (0, 0.1), (0.9, 1))])
 def test_without_the_factor_a_row_is_saturated(power, largest, slope):
-    found = basics.saturated(2048, power)
+    found = vectors.saturated(2048, power)
     for value, (low, high) in zip(found, (largest, slope), strict=True):
         assert low < value < high
 
 
 def test_exp_overflows_above_these_scores(drawn):
-    highest = {name: round(high, 1) for name, (_, high) in basics.exponents().items()}
+    highest = {name: round(high, 1) for name, (_, high) in vectors.exponents().items()}
     assert highest == {"fp16": 11.1, "bf16": 88.7, "fp32": 88.7}
-    low, high = basics.exponents()["fp32"]
+    low, high = vectors.exponents()["fp32"]
     assert torch.tensor([low + 1, high - 0.1]).exp().isfinite().all()
     assert (
         torch.tensor(low + 1).exp() > 0 and torch.tensor(low - 1).exp() == 0 and torch.tensor(high + 0.1).exp().isinf()
     )
-    basics.show_exponents(torch.tensor([[0.0, 50, 100]]))
+    vectors.show_exponents(torch.tensor([[0.0, 50, 100]]))
     assert [label.get_text() for label in drawn[0].axes[0].get_yticklabels()][-1] == "0, 50, 100"
 
 

@@ -4,11 +4,7 @@ import pytest
 import torch
 
 from course_utils import plots
-from course_utils.chapters import deepseek_core as core
-from course_utils.chapters import deepseek_counted as counted
-from course_utils.chapters import deepseek_eight_bits as eight_bits
-from course_utils.chapters import deepseek_indexer as indexer
-from course_utils.chapters import deepseek_recorded as recorded
+from course_utils.chapters.deepseek_sparse import core, counted, eight_bits, indexer, recorded
 
 
 def test_the_last_token_is_drawn_and_said_with_the_three_figures_of_its_layer(capsys, drawn):

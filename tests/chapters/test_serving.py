@@ -4,10 +4,7 @@ import pytest
 import torch
 
 from course_utils import costs, measured, show
-from course_utils.chapters import serving_bytes as reads
-from course_utils.chapters import serving_loop as server
-from course_utils.chapters import serving_runs as runs
-from course_utils.chapters import serving_times as times
+from course_utils.chapters.serving import reads, runs, server, times
 from course_utils.measured.serving import CACHES
 from course_utils.operators import decode_attention
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from course_utils.chapters.hopper_blocks import blocks
-from course_utils.chapters.hopper_race import figures
+from course_utils.chapters.hopper.blocks import blocks
+from course_utils.chapters.hopper.race import figures
 from course_utils.chapters.missing_barrier import LEVELS, packed
 from course_utils.widgets import (
     bank_places,

@@ -9,7 +9,7 @@ pytest.importorskip("docutils", reason="the site's packages are not installed (p
 
 from playwright.sync_api import expect
 
-from course_utils.chapters.hopper_race import figures
+from course_utils.chapters.hopper.race import figures
 from course_utils.site import widgets as on_pages
 from course_utils.widgets import (
     cache_explorer,

@@ -5,7 +5,7 @@ import math
 import pytest
 from matplotlib.figure import Figure
 
-from course_utils.chapters.hopper_blocks import blocks
+from course_utils.chapters.hopper.blocks import blocks
 from course_utils.widgets import pipeline
 from course_utils.widgets.pipeline import KINDS, WINDOW
 from tests.helpers.redraw import OTHER_PICTURES, assert_redrawn_within_a_frame, canvases

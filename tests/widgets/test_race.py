@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from course_utils import measured
-from course_utils.chapters import hopper_race, hopper_tried
-from course_utils.chapters.hopper_race import CHOICES, STEPS, figures, last_step, name_of
+from course_utils.chapters.hopper import race, variants
+from course_utils.chapters.hopper.race import CHOICES, STEPS, figures, last_step, name_of
 from course_utils.widgets import race_past_cudnn
 from course_utils.widgets.race import OTHERS, SHARED_LIMIT, START, answer, losses, resources, settled, title_of
 from tests.helpers.large_values import computed
@@ -36,18 +36,18 @@ def drawn(count, seed=0):
 
 
 def test_every_step_and_everything_that_was_tried_answers_with_its_figure():
-    assert set(hopper_race.TRIED) == set(hopper_tried.TRIED)
+    assert set(race.CHANGES) == set(variants.IDEAS)
     ladder, tried = measured.load("07_hopper"), measured.load("hopper_tried")
     for place, problem in enumerate(PROBLEMS):
-        case = {of: problem[of] for of in hopper_race.CASES}
+        case = {of: problem[of] for of in race.CASES}
         rows = {row["name"]: row for row in ladder.select(part="rungs", **case)}
         for name, choices in zip(STEPS, steps_of(problem).values(), strict=True):
             found = answer(FIGURES, place, choices)
             assert (found["kind"], found["ratio"]) == ("measured", rows[name]["ratio_to_cudnn"]), name
             assert f"{rows[name]['tflop_per_s']:.0f} TFLOP/s ({ladder.device}, {ladder.date})" in found["text"]
         for row in tried.select(**case):
-            if row["name"] in hopper_race.TRIED:
-                found = answer(FIGURES, place, last_step(problem["head_dim"]) | hopper_race.TRIED[row["name"]])
+            if row["name"] in race.CHANGES:
+                found = answer(FIGURES, place, last_step(problem["head_dim"]) | race.CHANGES[row["name"]])
                 assert found["ratio"] == pytest.approx(rows["order"]["ratio_to_cudnn"] * row["ratio"])
                 assert found["tflops"] == row["tflop_per_s"] and row["name"] in found["text"]
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from course_utils.chapters import flash_v2_steps as steps
+from course_utils.chapters.flash_attention_v2 import steps
 from course_utils.launches.chapters import course_launches
 from course_utils.widgets import recorded, scene
 from course_utils.widgets.frame import HERE

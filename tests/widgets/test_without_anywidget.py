@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import course_utils
-from course_utils.chapters.hopper_blocks import blocks
+from course_utils.chapters.hopper.blocks import blocks
 from course_utils.widgets import frame
 
 NAME = "course_utils.widgets"

@@ -1,0 +1,297 @@
+"""Chapter 05's figures of a GPU: what was recorded there, beside the peers, as pictures with their tables."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+
+from course_utils import costs, measured, plots, show
+from course_utils.chapters.deepseek_sparse.counted import multi_head
+from course_utils.measured import Measurement, Row
+from course_utils.measured.deepseek_sparse import (
+    BACKWARD,
+    BACKWARD_TILELANG,
+    CORE,
+    CORE_PORTABLE,
+    DENSE,
+    DENSE_LAYER,
+    DENSE_MHA,
+    DENSE_MHA_CUDNN,
+    INDEX_VECTORS,
+    INDEXER,
+    INDEXER_FP8,
+    LENGTHS,
+    PUBLISHED,
+    QUERIES,
+    SPARSE_LAYER,
+    STEP,
+    STEP_BF16,
+    TOPK,
+    TOPK_TILELANG,
+    TOPK_TORCH,
+    TOPK_UNSORTED,
+    UNPACKING,
+)
+
+CHAPTER = "05_deepseek_sparse"
+PARTS = {
+    INDEXER_FP8: "indexer",
+    TOPK: "top-k",
+    CORE: "core",
+    STEP: "DSA",
+    DENSE: "dense",
+}
+PARTS_MHA = {
+    STEP: "DSA",
+    DENSE_MHA: "SDPA, masked",
+    DENSE_MHA_CUDNN: "cuDNN, merged",
+    UNPACKING: "unpacking",
+}
+
+
+@functools.cache  # asked for each figure
+def record() -> Measurement:
+    """The recording of the chapter."""
+    return measured.load(CHAPTER)
+
+
+def gains() -> None:
+    """How many times as fast as dense attention the three kernels are, by length: as absorbed MLA, and as prefill."""
+    table = []
+    for row in record().select(part="step", name=STEP):
+        others = {other["name"]: other for other in record().select(part="step", length=row["length"])}
+        line = {"L": row["length"], "dense MLA, ms": others[DENSE]["median_ms"], "DSA, ms": row["median_ms"]}
+        table.append(
+            line | {"times dense MLA": row["ratio_to_dense"], "times PyTorch's dense prefill": row["ratio_to_mha"]}
+        )
+    lines = {name: {line["L"]: line[name] for line in table} for name in list(table[0])[3:]}
+    plots.by_length(lines, "times as fast", level=(1, "as fast as dense"))
+    plt.show()
+    where = f"the last {row['queries']} of L tokens, one layer of V3.2's size; {measured.caption(record())}"
+    show.table(table, where, folded=True)
+
+
+def reprojected() -> None:
+    """The kernel that unpacks each key on the fly, absorbed attention in PyTorch, and our kernel."""
+    table = []
+    for row in record().select(part="reprojected"):
+        line = {"kernel": row["name"], "queries": row["queries"], "keys": row["length"], "heads": row["heads"]}
+        table.append(line | {"GFLOP": row["gflop"], "ms": row["median_ms"]})
+    panels = {name: [row[name] for row in table] for name in ("GFLOP", "ms")}
+    colours = (plots.GREY, plots.BLUE, plots.VERMILION)
+    plots.bars([row["kernel"] for row in table], panels, colours=colours, log=True)
+    plt.show()
+    show.table(table, f"logarithmic bars above; {measured.caption(record())}", folded=True)
+    rebuilt, absorbed_fp32, ours = table
+    faster, fewer = rebuilt["ms"] / absorbed_fp32["ms"], rebuilt["GFLOP"] / absorbed_fp32["GFLOP"]
+    print(f"absorbed, still fp32: {faster:,.0f} times as fast = {fewer:.0f} times fewer FLOPs · {faster / fewer:.1f}")
+    print(f"bf16 and tensor cores on top: {absorbed_fp32['ms'] / ours['ms']:.1f} times")
+
+
+def _rates(part: str, columns: dict[str, str], shape: tuple[str, ...]) -> None:
+    """TFLOP/s of the kernels of one part, a group of bars for each shape; a table of `columns` by their titles."""
+    rows = record().select(part=part)
+    groups: dict[str, dict[str, float]] = {}
+    for row in rows:
+        sizes = ", ".join(
+            f"{column} {row[key]:,}" for column, key in zip(("keys", *shape), ("length", *shape), strict=True)
+        )
+        groups.setdefault(sizes.replace("head_dim", "d"), {})[row["name"]] = row["tflop_per_s"]
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    plots.grouped_bars(groups, "TFLOP/s", colours=plots.kernel_colours(names))
+    plt.show()
+    table = []
+    for row in rows:
+        line = {"": row["name"], "queries": row["queries"], "keys": row["length"]}
+        table.append(line | {title: row.get(column, "-") for column, title in columns.items()})
+    show.table(table, measured.caption(record()), folded=True)
+
+
+def indexer() -> None:
+    """The lightning indexer beside PyTorch and TileLang."""
+    columns = {"heads": "heads", "head_dim": "d", "median_ms": "ms", "tflop_per_s": "TFLOP/s"}
+    _rates("indexer", columns | {"ratio_to_torch": "times torch"}, ("heads", "head_dim"))
+
+
+def core() -> None:
+    """The sparse core beside PyTorch and TileLang."""
+    columns = {"heads": "heads", "k": "k", "median_ms": "ms", "tflop_per_s": "TFLOP/s"}
+    _rates("core", columns | {"ratio_to_torch": "times torch"}, ("k",))
+
+
+def backward() -> None:
+    """The core's backward pass beside its forward pass and TileLang's."""
+    columns = {"heads": "heads", "k": "k", "median_ms": "ms", "gflop": "GFLOP", "tflop_per_s": "TFLOP/s"}
+    _rates("backward", columns, ("k",))
+    names = (BACKWARD, CORE_PORTABLE)
+    ours, forward = (record().select(part="backward", name=name, length=8192)[0] for name in names)
+    print(
+        f"backward / forward: {ours['gflop'] / forward['gflop']:.2f} times the FLOPs, "
+        f"{ours['median_ms'] / forward['median_ms']:.1f} times the time"
+    )
+
+
+def beside_tilelang() -> None:
+    """Ours beside TileLang's, forward and backward, and what others publish and was not timed."""
+    pairs = (
+        ("core", CORE, "TileLang, pipelined", 8192),
+        ("backward", BACKWARD, BACKWARD_TILELANG, 4096),
+    )
+    for part, ours, theirs, length in pairs:
+        our, their = (record().select(part=part, name=name, length=length) for name in (ours, theirs))
+        if not their:
+            print(f"{part}: TileLang was not there when this was recorded")
+            continue
+        rates = f"ours {our[0]['tflop_per_s']:.0f} TFLOP/s, TileLang's {their[0]['tflop_per_s']:.0f}"
+        print(f"{part}: {rates}; it takes {their[0]['median_ms'] / our[0]['median_ms']:.2f} times our time")
+    print(f"{measured.caption(record())}, TileLang {record().versions.get('tilelang', 'none')}")
+    for row in PUBLISHED:
+        says = f"{row['says']} {row['tflop_per_s']} TFLOP/s on an {row['device']}"
+        print(f"not timed here: {row['name']}, {says}; {row['source']}")
+
+
+def topk() -> None:
+    """Top-k beside `torch.topk` and TileLang's, by the rows' lengths and by what is in them."""
+    table = []
+    for row in record().select(part="topk", name=TOPK):
+        where = {"queries": row["queries"], "length": row["length"], "scores": row["scores"]}
+        line = {"queries": row["queries"], "keys": row["length"], "scores": row["scores"], "ours, ms": row["median_ms"]}
+        for name in (TOPK_TORCH, TOPK_UNSORTED):
+            line |= {f"{name}, ms": other["median_ms"] for other in record().select(part="topk", name=name, **where)}
+        of_tilelang = record().select(part="topk", name=TOPK_TILELANG, **where)
+        line["TileLang, ms"] = of_tilelang[0]["median_ms"] if of_tilelang else "-"
+        table.append(line | {"times torch": row["ratio_to_torch"]})
+    largest = [line for line in table if line["queries"] > 64 and line["scores"] != "causal"]
+    groups = {
+        f"{line['scores']}\n{line['queries']:,} × {line['keys'] // 1024} K": {
+            name.removesuffix(", ms"): None if line[name] == "-" else line[name] for name in line if name.endswith("ms")
+        }
+        for line in largest
+    }
+    names = list(next(iter(groups.values())))
+    plots.grouped_bars(groups, "ms", colours=plots.kernel_colours(names))
+    plt.show()
+    show.table(table, f"the {row['k']:,} greatest; {measured.caption(record())}", folded=True)
+
+
+def quality() -> None:
+    """Sparse against dense attention with V3.2's own sizes and random weights, on a GPU."""
+    table = []
+    for row in record().select(part="quality"):
+        line = {"tokens": row["length"], "k": row["k"], "largest difference": row["max_difference"]}
+        table.append(line | {"largest output": row["largest"], "1 - cosine": f"{row['cosine_difference']:.1e}"})
+        print(f"{row['length']:,} tokens, k = {row['k']:,}: 1 - cosine = {row['cosine_difference']:.1e}")
+    show.table(table, f"sparse against dense, random weights; {measured.caption(record())}", folded=True)
+
+
+# ---- the three kernels together, on this GPU or recorded
+
+
+def measure() -> Measurement:
+    """The step of DSA by length, measured here if this is a GPU with room for it, otherwise recorded."""
+    room = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0  # 37 GB at 128 K, mostly K and V
+    live = [n for n in LENGTHS if n == LENGTHS[0] or 2.8e5 * n < room]
+
+    def step() -> list[Row]:
+        from course_utils.bench import deepseek_sparse
+
+        return deepseek_sparse.step(lengths=live)
+
+    return measured.live_or_recorded(CHAPTER, step)
+
+
+def _by_length(taken: Measurement) -> dict[int, dict[str, dict[str, Any]]]:
+    """The rows of the step, by length and name."""
+    lengths = sorted({row["length"] for row in taken.select(part="step")})
+    return {length: {row["name"]: row for row in taken.select(part="step", length=length)} for length in lengths}
+
+
+def _dsa(found: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return next(found[name] for name in (STEP, STEP_BF16) if name in found)
+
+
+def _milliseconds(found: dict[str, dict[str, Any]], parts: dict[str, str]) -> dict[str, float]:
+    return {f"{short}, ms": found[name]["median_ms"] for name, short in parts.items() if name in found}
+
+
+def _draw_times(table: list[dict[str, Any]], colours: tuple[str, ...]) -> None:
+    columns = [name for name in table[0] if name.endswith(", ms")]
+    lines = {name.removesuffix(", ms"): {line["L"]: line[name] for line in table} for name in columns}
+    plots.by_length(lines, "ms", colours=colours)
+    plt.show()
+
+
+def beside_dense(taken: Measurement) -> float:
+    """How many times as fast as dense MLA DSA is at the greatest length; by length as a picture and as a table."""
+    table = []
+    for length, found in _by_length(taken).items():
+        dsa = _dsa(found)
+        by_flops = costs.mla_flops(dsa["queries"], length) / costs.dsa_flops(dsa["queries"], length)
+        line = {"L": length} | _milliseconds(found, PARTS)
+        table.append(line | {"dense / DSA": dsa["ratio_to_dense"], "by FLOPs": by_flops})
+    _draw_times(table, (plots.ORANGE, plots.YELLOW, plots.BLUE, plots.VERMILION, plots.GREY))
+    where = f"the last {dsa['queries']} of L tokens, one layer, without projections; {measured.caption(taken)}"
+    show.table(table, where, folded=True)
+    return table[-1]["dense / DSA"]
+
+
+def speeds_of_parts(taken: Measurement) -> None:
+    """The time of the parts by length; their TFLOP/s at the greatest, and where indexer and core take as long."""
+    length, found = list(_by_length(taken).items())[-1]
+    names = {name: PARTS[name] for name in (INDEXER_FP8, TOPK, CORE) if name in found}
+    shares = {
+        f"{n // 1024} K keys": {short: of[name]["median_ms"] for name, short in names.items()}
+        for n, of in _by_length(taken).items()
+    }
+    plots.stacked_bars(shares, "ms", colours=(plots.ORANGE, plots.YELLOW, plots.BLUE)[-len(names) :])
+    plt.show()
+    speed = {PARTS[name]: row["tflop_per_s"] for name, row in found.items() if name in PARTS and "tflop_per_s" in row}
+    print(f"TFLOP/s at L = {length:,}:", "; ".join(f"{name} {value:.0f}" for name, value in speed.items()))
+    if "indexer" in speed:  # in FP8
+        even = costs.indexer_core_crossover(index_speed=speed["indexer"] / speed["core"])
+        print(f"with these speeds the indexer takes as long as the core at {even:,.0f} keys")
+    near = min(_by_length(taken), key=lambda n: abs(n - costs.indexer_core_crossover()))
+    of = {row["name"]: row["median_ms"] for row in taken.select(part="step", length=near)}
+    print(f"in bf16 at {near:,} keys: indexer {of[INDEXER]:.2f} ms, core {of[CORE]:.2f} ms")
+
+
+def lengths_of(taken: Measurement) -> list[int]:
+    """The lengths that were timed."""
+    return list(_by_length(taken))
+
+
+def beside_multi_head(taken: Measurement) -> int | str:
+    """From which length on DSA is faster than dense attention in multi-head mode, or "never"."""
+    table = []
+    for length, found in _by_length(taken).items():
+        line = {"L": length} | _milliseconds(found, PARTS_MHA)
+        line["the faster / DSA"] = _dsa(found)["ratio_to_mha"]
+        table.append(line | {"by FLOPs": multi_head(QUERIES, length) / costs.dsa_flops(QUERIES, length)})
+    _draw_times(table, (plots.VERMILION, plots.GREY, plots.PURPLE, plots.GREEN))
+    rates = (f"{short} {found[name]['tflop_per_s']:.0f}" for name, short in PARTS_MHA.items() if name in found)
+    print(f"TFLOP/s at L = {length:,}:", "; ".join(rates))
+    where = f"DSA and dense attention in multi-head mode, K and V ready; {measured.caption(taken)}"
+    show.table(table, where, folded=True)
+    return next((line["L"] for line in table if line["the faster / DSA"] > 1), "never")
+
+
+def layers() -> None:
+    """A whole layer from hidden states, absorbed and sparse: time and FLOPs."""
+    table = []
+    for row in record().select(part="layer", name=SPARSE_LAYER):
+        others = {other["name"]: other for other in record().select(part="layer", length=row["length"])}
+        line = {"tokens": row["length"], "absorbed layer, ms": others[DENSE_LAYER]["median_ms"]}
+        line |= {"sparse layer, ms": row["median_ms"], "times as fast": row["ratio_to_dense"]}
+        line["by FLOPs"] = others[DENSE_LAYER]["gflop"] / row["gflop"]
+        if INDEX_VECTORS in others:
+            line["index queries and keys, ms"] = others[INDEX_VECTORS]["median_ms"]
+        table.append(line)
+    columns = ("absorbed layer, ms", "sparse layer, ms", "times as fast", "by FLOPs")
+    panels = {name: [line[name] for line in table] for name in columns}
+    plots.bars([f"{line['tokens']:,} tokens" for line in table], panels)
+    plt.show()
+    where = f"a whole layer from hidden states, all tokens, projections included; {measured.caption(record())}"
+    show.table(table, where, folded=True)

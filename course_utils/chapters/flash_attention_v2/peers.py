@@ -1,0 +1,340 @@
+"""Chapter 03's kernel beside PyTorch's: by length, under the roofs, in short calls, for few queries."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import matplotlib.pyplot as plt
+
+from course_utils import costs, measured, plots, show
+from course_utils.chapters.flash_attention_v2.steps import (
+    CHAPTER,
+    LENGTH,
+    PEERS,
+    blocks_that_fit,
+    ceilings,
+    clocks_per_s,
+    worth,
+)
+from course_utils.chapters.timed_ladder import ALL_CASES, title
+from course_utils.launches.ladder import FORWARD, TUNING
+from course_utils.measured import Measurement
+from course_utils.measured.flash_attention_v2 import (
+    BY_HAND,
+    LENGTHS,
+    NAIVE,
+    OURS,
+    SHORT_LENGTHS,
+    SPLIT,
+    TABLE_SHAPE,
+    TOKENS,
+    UNPACKED,
+    WIDTH,
+)
+from course_utils.nvidia import bottlenecks
+
+BY_LENGTH = (OURS, *PEERS, "torch memory-efficient")
+ON_CUDA_CORES, BY_MMA = "fp32 multiply-add, CUDA cores", "fp16 mma.sync alone, tensor cores"
+BY_CUBLAS = "fp16 matrix product, tensor cores"  # torch's, on a Hopper by wgmma
+
+
+@functools.cache  # asked for each figure
+def record() -> Measurement:
+    """The recording of the chapter."""
+    return measured.load(CHAPTER)
+
+
+def ratios(peer: str, which: str, **where: object) -> list[float]:
+    """How many times as fast as one of PyTorch's kernels ours is, shape by shape; all ran side by side.
+
+    which: "forward" or "backward"; where: columns of the recording.
+    """
+    where |= {"part": "lengths", "pass": which}
+    ours, theirs = (record().select(name=name, **where) for name in (OURS, peer))
+    return [a["ratio_to_flash"] / b["ratio_to_flash"] for a, b in zip(ours, theirs, strict=True)]
+
+
+def summary() -> None:
+    """Both passes beside FLASH and cuDNN, over all shapes."""
+    print(f"{OURS} beside PyTorch's own kernels ({measured.caption(record())}):")
+    for row in record().select(part="summary"):
+        for peer in PEERS:
+            found = ratios(peer, row["pass"])
+            mean = math.exp(sum(map(math.log, found)) / len(found))
+            times = f"{min(found):.2f} to {max(found):.2f} times as fast, geometric mean {mean:.2f}"
+            print(f"{row['pass']:8}, {len(found)} shapes, beside {peer}: {times}")
+        noise = f"{row['flash_to_itself_lowest']:.2f} to {row['flash_to_itself_highest']:.2f}"
+        print(f"{row['pass']:8}, FLASH beside itself: {noise}")
+
+
+def peak(name: str) -> float:
+    """TFLOP/s of a ceiling that chapter 00 measured."""
+    return ceilings()[name]["tflop_per_s"]
+
+
+def minimal_speed() -> float:
+    """The most TFLOP/s that chapter 02's kernel reached."""
+    rows = measured.load("02_flash_attention_minimal").select(name="flash_attention_minimal")
+    return max(row["tflop_per_s"] for row in rows)
+
+
+def show_peaks() -> None:
+    """What the GPU can do, beside what chapter 02's kernel did."""
+    bars = {
+        "matrix products in fp16, tensor cores, cuBLAS": peak(BY_CUBLAS),
+        "the same by mma.sync and nothing else": peak(BY_MMA),
+        "multiply-adds in fp32, CUDA cores": peak(ON_CUDA_CORES),
+        "flash_attention_minimal, fp32": minimal_speed(),
+    }
+    plots.bars(list(bars), {"TFLOP/s": list(bars.values())})
+    plt.show()
+    print(measured.caption(measured.load("02_flash_attention_minimal")))
+
+
+def show_floors() -> None:
+    """The least time of arithmetic and of memory for three lengths, in fp16."""
+    hbm = ceilings()["device memory copy"]["gb_per_s"] * 1e9
+    floors: dict[str, list[float]] = {"arithmetic, ms": [], "memory, ms": [], "FLOP per byte": []}
+    for length in (512, 2048, 8192):
+        flops = costs.attention_flops(16, 12, length, length, 64)
+        least = costs.least_bytes(16, 12, length, length, 64, element_bytes=2)
+        row = 1e3 * flops / (peak(BY_MMA) * 1e12), 1e3 * least / hbm, flops / least
+        for values, value in zip(floors.values(), row, strict=True):
+            values.append(value)
+    plots.bars([f"L = {length:,}" for length in (512, 2048, 8192)], floors, alike=2)
+    plt.show()
+    print(f"B = 16, H = 12, d = 64, fp16; the rates: {measured.caption(measured.load('00_start_here'))}")
+
+
+# ---- by length
+
+
+def speed_by_length(which: str) -> None:
+    """TFLOP/s of a pass against the length: ours and PyTorch's kernels. which: "forward" or "backward"."""
+    panels = {}
+    for d, is_causal in ALL_CASES:
+        where = {"part": "lengths", "pass": which, "head_dim": d, "is_causal": is_causal}
+        found = {name: record().select(name=name, **where) for name in BY_LENGTH}
+        panels[title(d, is_causal)] = {
+            name: {row["length"]: row["tflop_per_s"] for row in rows} for name, rows in found.items()
+        }
+    plots.speed_by_length(panels)
+    plt.show()
+    print(f"{which}, fp16, {measured.caption(record())}")
+
+
+def ratio_table(which: str) -> None:
+    """How many times as fast as PyTorch's kernels ours is, length by length, median of three runs."""
+    table = []
+    for peer in PEERS:
+        for d, is_causal in ALL_CASES:
+            found = ratios(peer, which, head_dim=d, is_causal=is_causal)
+            row = {"as fast as": peer, "d": d, "causal": is_causal}
+            table.append(row | {f"L = {L}": f"{x:.2f}" for L, x in zip(LENGTHS, found, strict=True)})
+    show.table(table, f"{which}, how many times as fast; {measured.caption(record())}", folded=True)
+
+
+def lead_by_rescaling() -> None:
+    """How much of the lead over FLASH is worth what rescaling O only when it must be is worth."""
+    always = next(step for step in TUNING if step.title == "O rescaled at every tile")
+    for d in (64, 128):
+        where = {"part": "tuning", "head_dim": d, "is_causal": False, "length": LENGTH}
+        with_it, without = (
+            record().select(name=name, **where)[0]["ratio_to_flash"] for name in ("tuned", always.title)
+        )
+        print(f"d = {d:3}: {with_it:.2f} times as fast as FLASH, {without:.2f} if O is rescaled at every tile", end="")
+        print(f": worth a factor of {worth(always, d, False):.2f}")
+    print(f"not causal, L = {LENGTH}, {measured.caption(record())}")
+
+
+def long_sequences() -> None:
+    """TFLOP/s at d = 128 and 16,384 tokens, the shape that FlashAttention-3's authors report."""
+    table = []
+    for which, is_causal in (("forward", False), ("forward", True), ("backward", False)):
+        row = {"": which + ", causal" * is_causal}
+        for name in (OURS, *reversed(PEERS)):
+            where = {"part": "lengths", "pass": which, "is_causal": is_causal, "head_dim": 128, "length": 16384}
+            row[name] = round(record().select(name=name, **where)[0]["tflop_per_s"])
+        table.append(row)
+    show.table(table, f"TFLOP/s, d = 128, L = 16384; {measured.caption(record())}", folded=True)
+
+
+# ---- under the roofs
+
+
+def _at_table() -> tuple[dict[str, dict], str, float, int]:
+    """The rows of the roofline by name, a caption, FLOP of the formula, and how many exponentials."""
+    batch, heads, length, d = TABLE_SHAPE
+    caption = f"forward, B = {batch}, H = {heads}, L = {length}, d = {d}, {measured.caption(record())}"
+    rows = {row["name"]: row for row in record().select(part="table")}
+    return rows, caption, costs.attention_flops(batch, heads, length, length, d), batch * heads * length * length
+
+
+def naive_traffic() -> float:
+    """What naive attention moves between HBM and the chip, by ncu. Returns how many times the least that is."""
+    rows, caption, *_ = _at_table()
+    read, written, least = (rows[NAIVE][key] for key in ("hbm_read_mb", "hbm_written_mb", "least_mb"))
+    print(f"{read:,.0f} MB read, {written:,.0f} MB written; Q, K, V and O once: {least:,.0f} MB ({caption})")
+    return (read + written) / least
+
+
+def roofline() -> None:
+    """The kernels under the roofs of chapter 00, by the bytes that ncu measured at HBM; and these figures."""
+    rows, caption, flops, _ = _at_table()
+    points = {}
+    for name, row in rows.items():
+        moved = 1e6 * (row["hbm_read_mb"] + row["hbm_written_mb"])
+        points[name] = flops / moved, flops / row["median_ms"] * 1e3
+    peaks = {"fp32 multiply-add": peak(ON_CUDA_CORES) * 1e12, "fp16, mma.sync": peak(BY_MMA) * 1e12}
+    peaks["fp16, cuBLAS (wgmma)"] = peak(BY_CUBLAS) * 1e12
+    plots.roofline(peaks, ceilings()["device memory copy"]["gb_per_s"] * 1e9, points)
+    plt.show()
+    columns = {"median_ms": "ms", "tflop_per_s": "TFLOP/s", "peak_mb": "peak memory, MB"}
+    columns |= {"hbm_read_mb": "HBM read, MB", "hbm_written_mb": "HBM written, MB", "least_mb": "Q, K, V, O once, MB"}
+    table = [{"": name} | {shown: row[key] for key, shown in columns.items()} for name, row in rows.items()]
+    show.table(table, f"{caption}; HBM bytes: ncu", folded=True)
+
+
+def exponentials() -> None:
+    """The time of the products alone, of the exponentials alone, and of the kernel."""
+    rows, caption, flops, count = _at_table()
+    per_second = ceilings()["exponentials, special function units"]["per_s"]
+    products = flops / (peak(BY_MMA) * 1e12)
+    bars = {
+        "products alone, by mma.sync": 1e3 * products,
+        "exponentials alone": 1e3 * count / per_second,
+        "one after the other": 1e3 * (products + count / per_second),
+        OURS: rows[OURS]["median_ms"],
+    }
+    plots.bars(list(bars), {"ms": list(bars.values())})
+    plt.show()
+    print(f"measured: {per_second / clocks_per_s():.1f} exponentials per clock and multiprocessor ({caption})")
+
+
+def busy() -> None:
+    """What ncu says keeps the kernel's units and warps busy."""
+    by_ncu = measured.load("bottlenecks")
+    rows = [row for row in by_ncu.rows if row["name"].startswith("v2 forward")]
+    shares = {row["kernel"]: row for row in bottlenecks.table(rows)}
+    units = [column for column in next(iter(shares.values())) if column.endswith(", %")]
+    panels = {f"% busy, {kernel}": [row[unit] for unit in units] for kernel, row in shares.items()}
+    plots.bars([unit.removesuffix(", %") for unit in units], panels, alike=len(panels))
+    plt.show()
+    show.table(bottlenecks.table(rows), f"ncu, {measured.caption(by_ncu)}", folded=True)
+
+
+def time_and_memory() -> None:
+    """Training with a constant number of tokens: naive attention, which stores P, and ours."""
+    plots.time_and_memory(record().select(part="recompute"), ["stores P", "recomputes P"])
+    plt.show()
+    print(training_caption())
+
+
+def training_caption() -> str:
+    """What `time_and_memory` shows."""
+    return f"B · L = {TOKENS}, H · d = {WIDTH}, d = 64, fp16, {measured.caption(record())}"
+
+
+# ---- too little to do
+
+
+def share_of_places(batch: int, length: int) -> float:
+    """The share of the GPU's places for blocks of the last step that 12 heads of d = 64 take."""
+    places = blocks_that_fit().blocks * ceilings()["streaming multiprocessors"]["count"]
+    return batch * 12 * costs.ceil_div(length, FORWARD.rows_per_block(64)) / places
+
+
+def show_places() -> None:
+    """Blocks of some batches and lengths beside the places for them."""
+    places = blocks_that_fit().blocks * ceilings()["streaming multiprocessors"]["count"]
+    for batch in (1, 16):
+        for length in (512, 2048, 8192):
+            share = share_of_places(batch, length)
+            count = round(share * places)
+            print(f"B = {batch:2}, H = 12, L = {length:4}: {count:6,} blocks for {places} places, {share:6.0%}")
+
+
+def short_sequences() -> None:
+    """One short sequence: the kernel alone and a whole call, in microseconds."""
+    kinds = {"ours": OURS, "FLASH": PEERS[0], "cuDNN": PEERS[1]}
+    calls = kinds | {"efficient": "torch memory-efficient", "naive": NAIVE}
+    of_kernel, of_call = (
+        {kind: {L: _short(name, L, which) for L in SHORT_LENGTHS} for kind, name in ways.items()}
+        for ways, which in ((kinds, "median_ms"), (calls, "call_ms"))
+    )
+    plots.short_calls({"the kernel alone": of_kernel, "a whole call": of_call})
+    plt.show()
+    table = []
+    for length in SHORT_LENGTHS:
+        row = {"L": length} | {f"kernel: {kind}": times[length] for kind, times in of_kernel.items()}
+        table.append(row | {f"call: {kind}": times[length] for kind, times in of_call.items()})
+    where = f"forward, B = 1, H = 16, d = 64; {measured.caption(record())}"
+    show.table(table, f"µs, the kernel alone and a whole call, {where}", folded=True)
+    as_fast = [str(L) for L in SHORT_LENGTHS if of_call["naive"][L] <= of_call["ours"][L]]
+    print(
+        f"a call of naive attention is at least as fast as one of ours at L = {', '.join(as_fast) or 'none of these'}"
+    )
+
+
+def _short(name: str, length: int, which: str) -> float:
+    """Microseconds of a forward pass of one short sequence."""
+    found = record().select(part="short", name=name, length=length, head_dim=64, **{"pass": "forward"})
+    return 1e3 * found[0][which] if found else float("nan")
+
+
+def few_queries() -> None:
+    """Microseconds for few queries and a long cache, in each way of ours and the faster of PyTorch's."""
+    ways, table = _ways(), []
+    for batch, keys, queries in _shapes("batch", "length", "query_length"):
+        found = record().select(part="few queries", batch=batch, length=keys, query_length=queries)
+        times = {row["name"]: 1e3 * row["median_ms"] for row in found}
+        row = {"B": batch, "L_k": keys, "L_q": queries} | {name: times.get(name, "") for name in ways}
+        for peer in PEERS:
+            row[peer] = min((times[name] for name in (peer, peer + BY_HAND) if name in times), default="")
+        table.append(row)
+    show.table(
+        table, f"µs, 32 query heads, 8 key heads, d = 128, fp16, no mask; {measured.caption(record())}", folded=True
+    )
+
+
+def one_query() -> None:
+    """For one query: at which rate the fastest of ours and PyTorch's kernels read K and V, and what each way gains."""
+    copy = ceilings()["device memory copy"]["gb_per_s"] / 1e3
+    ways = {"keys split": UNPACKED + SPLIT, "packed": OURS, "both": OURS + SPLIT}
+    table, groups = [], {}
+    for batch, keys in _shapes("batch", "length"):
+        rows = record().select(part="few queries", batch=batch, length=keys, query_length=1)
+        found = {row["name"]: row for row in rows}
+        row, base = {"B": batch, "L_k": keys}, found[UNPACKED]["median_ms"]
+        for shown, name in ways.items():
+            row[shown] = f"{base / found[name]['median_ms']:.2f} ×" if name in found else ""
+        rate = max(found[name]["tb_per_s"] for name in _ways() if name in found)
+        row |= {"ours, TB/s": rate, "of a copy's rate": f"{rate / copy:.0%}"}
+        rates = {"ours": rate}
+        for peer in PEERS:
+            of_peer = [found[name]["tb_per_s"] for name in (peer, peer + BY_HAND) if name in found]
+            row[f"{peer}, TB/s"] = rates[peer] = max(of_peer, default=float("nan"))
+        table.append(row)
+        groups[f"B = {batch}\n{keys:,} keys"] = rates
+    plots.reading_rates(groups, copy)
+    plt.show()
+    what = "one query: as fast as with a tile for each head; K and V read"
+    show.table(table, f"{what}; {measured.caption(record())}", folded=True)
+
+
+def gain_of_both(batch: int, keys: int) -> float:
+    """How many times as fast one query is, packed and with its keys split, as with a tile for each head."""
+    of_shape = {"part": "few queries", "batch": batch, "length": keys, "query_length": 1}
+    before, both = (record().select(name=name, **of_shape)[0] for name in (UNPACKED, OURS + SPLIT))
+    return before["median_ms"] / both["median_ms"]
+
+
+def _ways() -> list[str]:
+    return [name + how for name in (UNPACKED, OURS) for how in ("", SPLIT)]
+
+
+def _shapes(*columns: str) -> list[tuple[int, ...]]:
+    """The shapes of the part "few queries", each once, in the order of the recording."""
+    rows = record().select(part="few queries")
+    return list(dict.fromkeys(tuple(row[column] for column in columns) for row in rows))

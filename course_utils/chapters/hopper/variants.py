@@ -1,0 +1,149 @@
+"""Chapter 07's list of what was tried to make the last kernel faster: what each was hoped to give, and what it gave.
+
+The variants were measured once, beside the kernel of commit 7e7282b7, where `launches/hopper_tried.py` has their text.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+
+from course_utils import measured, plots, show
+from course_utils.chapters.timed_ladder import ALL_CASES, title
+from course_utils.measured import Measurement
+from course_utils.measured.hopper import TOKENS, WIDTH
+
+LENGTHS = 2048, 16384
+RUNS = 5  # of each, in the record
+AGAIN = "the kernel again"  # the kernel beside itself: what it gains is the noise
+
+
+class Idea(NamedTuple):
+    """Why a variant might have been faster, and why it is slower, or not faster. What follows from the text of the
+    kernel or from counting stands as it is; "likely" is an explanation that no figure proves."""
+
+    hope: str
+    found: str
+
+
+IDEAS = {
+    "without turns": Idea(
+        "The consumers may find an order of their own; no one waits at a barrier.",
+        "Turns gain 1 to 2 % in short rows, causal or with d = 128, under 1 % in long ones, and cost 0.4 to 1.4 % at "
+        "d = 64 without a mask.",
+    ),
+    "turns, and no overlap in a consumer": Idea(
+        "Another consumer's product runs beside the softmax anyway; O need not be in flight.",
+        "A tile's softmax begins only when P V of the tile before is done, too.",
+    ),
+    "without hold()": Idea(
+        "A store less for each tile.",
+        "The compiler moves the wait for O up: the new maximum is found after P V, not beside it.",
+    ),
+    "all exponentials beside P V": Idea(
+        "P V of the tile before takes longer than the new maximum, and hides more.",
+        "Likely: O and the place of V wait for exponentials that need neither.",
+    ),
+    "a part of the exponentials beside P V": Idea(
+        "48 of 128 columns, about what is done when P V is.",
+        "The same, and less of it.",
+    ),
+    "the same without turns": Idea(
+        "With more to do beside P V, a consumer may keep the tensor cores busy by itself.",
+        "At d = 128 the part then costs next to nothing; it gives nothing, either.",
+    ),
+    "O rescaled only when m rose a lot": Idea(
+        "m goes up only with a maximum 2^8 times as high; until then weights are up to 256, and O stays as it is. As "
+        "right, for l has the same factor.",
+        "Likely: a vote and a branch cost about what they save, a product for each number of O.",
+    ),
+    "a quarter of the exponentials by a polynomial": Idea(
+        "A multiprocessor has 16 units for ex2, and 128 that add and multiply: these help.",
+        "Eleven instructions in place of one ex2 did not pay. Likely: what is short is the time to issue them.",
+    ),
+    "a quarter by a polynomial, without turns": Idea(
+        "Turns may hide what it saves.",
+        "As with turns.",
+    ),
+    "tiles of 64 keys, four places": Idea(
+        "Fewer registers, less that is masked at the diagonal, and the first products start sooner.",
+        "Twice as many maxima, rescalings, waits and turns for as many keys.",
+    ),
+    "tiles of 160 keys": Idea(
+        "Fewer barriers and maxima for each key; it just fits shared memory.",
+        "Lengths end inside a tile; causal, more of it is masked.",
+    ),
+    "a third place for K": Idea(
+        "The producer can be further ahead.",
+        "Likely: with two the producer is far enough ahead.",
+    ),
+    "232 registers for consumers": Idea(
+        "The producer has 40 and can keep its item in them, as in step 3.",
+        "The compiler has eight less for addresses and for what it prepares.",
+    ),
+    "two consumers": Idea(
+        "Each thread has 240 registers, and there is no third consumer to wait for.",
+        "A tile of K and V serves 128 queries, not 192, and one softmax less runs beside products.",
+    ),
+    "one head at a time": Idea(
+        "K and V of one head are sure to stay in the L2 cache.",
+        "Likely: the longest rows of the last head begin late, and blocks that are done wait for them; at L = 16,384 "
+        "with d = 128 it makes no difference.",
+    ),
+    "all heads at a time": Idea(
+        "The longest rows of all heads come first, and the short ones fill up what is left.",
+        "At L = 2048, where 128 or 256 heads wait, it costs 6 % (d = 64) and 19 % (d = 128): likely K and V leave L2."
+        " At L = 16,384 it makes no difference.",
+    ),
+    "the next item taken early": Idea(
+        "Its number is there when the last tile of this item has been asked for.",
+        "No difference at L = 16,384; up to 2 % lost in short causal rows.",
+    ),
+    "the shortest rows first": Idea(
+        "The order in which rows lie in memory.",
+        "The longest rows begin last, and blocks that are done wait for them.",
+    ),
+}
+
+
+@functools.cache
+def record() -> Measurement:
+    """The recording of what was tried."""
+    return measured.load("hopper_tried")
+
+
+def ratio(name: str, d: int = 128, is_causal: bool = False, length: int = LENGTHS[-1]) -> float | None:
+    """How many times as fast as the kernel a variant is, as recorded; None where it is the kernel, or cannot be."""
+    rows = record().select(name=name, head_dim=d, is_causal=is_causal, length=length)
+    return rows[0]["ratio"] if rows else None
+
+
+def noise(*columns: str) -> float:
+    """By how much the kernel is faster or slower than itself, at the most: in the medians of the runs, or in these
+    columns, "low" and "high", the runs that are farthest off."""
+    return max(abs(row[column] - 1) for row in record().select(name=AGAIN) for column in columns or ("ratio",))
+
+
+def show_variants() -> None:
+    """What was tried, each beside the last kernel, at both lengths: a picture, and a table with reasons."""
+    names = list(IDEAS)
+    panels = {
+        title(*case): {f"L = {length}": [ratio(name, *case, length) for name in names] for length in LENGTHS}
+        for case in ALL_CASES
+    }
+    plots.beside_one(names, panels, "times as fast as the last kernel; –: the kernel itself, or it cannot be")
+    plt.show()
+    rows = []
+    for n, (name, idea) in enumerate(IDEAS.items()):
+        figures = {}
+        for case, series in panels.items():
+            known = [of[n] for of in series.values() if of[n] is not None]
+            figures[case] = ", ".join(f"{of:.2f}" for of in known) or "–"
+        rows.append({"tried": name, "the hope": idea.hope, "what came of it": idea.found} | figures)
+    lengths = " and ".join(f"L = {length}" for length in LENGTHS)
+    where = f"{lengths}, B · L = {TOKENS}, H · d = {WIDTH}, fp16, {measured.caption(record())}"
+    show.table(rows, f"times as fast as the last kernel; {where}", folded=True)
+    off = f"up to {noise():.1%} off in the median of {RUNS} runs, and up to {noise('low', 'high'):.1%} in one"
+    print(f"times as fast as the last kernel, {where}; beside itself it is {off}")

@@ -1,0 +1,1 @@
+"""What the cells of chapter 04 call."""

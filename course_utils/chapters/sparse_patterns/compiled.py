@@ -1,0 +1,66 @@
+"""Chapter 04's attention by torch.compile: the graph of a layer that has a pattern, and how many graphs are made."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import matplotlib.pyplot as plt
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from course_utils import patterns, plots
+from course_utils.chapters.sparse_patterns.runs import inputs
+from course_utils.operators import sparse_attention
+
+LENGTHS, WINDOWS = (150, 200, 90), (40, 30, 20)
+AS_IT_IS = "three lengths, as it is"
+WAYS = {"three lengths, dynamic=False": False, AS_IT_IS: None, "three lengths, dynamic=True": True}
+
+
+def by_graphs(
+    model: Callable[..., Tensor], graphs: list[GraphModule], *, dynamic: bool | None = None
+) -> Callable[..., Tensor]:
+    """The model by torch.compile, each graph in one piece and run as it is; `graphs` gets those that are made."""
+
+    def keep(graph: GraphModule, _: object) -> GraphModule:
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()  # a cell may run again and again; what it compiled before counts towards a limit
+    return torch.compile(model, fullgraph=True, dynamic=dynamic, backend=keep)
+
+
+def show_graph(graph: GraphModule) -> None:
+    """The calls of a graph with their arguments, a line each."""
+    for node in graph.graph.nodes:
+        if node.op.startswith("call"):
+            print(f"{node.name:24} {', '.join(map(str, node.args))}")
+
+
+def count_graphs(layer: nn.Module) -> int:
+    """How many graphs three calls make, with other lengths and with other patterns. Returns how many three lengths make
+    where torch.compile is told nothing of them.
+
+    layer: from `[B, L, 64]`, with a pattern as the attribute `pattern`.
+    """
+    counts, layer = {}, copy.deepcopy(layer)
+    for name, dynamic in WAYS.items():
+        model = by_graphs(layer, graphs := [], dynamic=dynamic)
+        for length in LENGTHS:
+            model(inputs(length)[0][0])
+        counts[name] = len(graphs)
+    others, qkv = [patterns.sliding_window(window) for window in WINDOWS], inputs(LENGTHS[0])
+    model = by_graphs(layer, graphs := [], dynamic=True)
+    for pattern in others:
+        layer.pattern = pattern
+        model(qkv[0][0])
+    counts["three patterns, an attribute"] = len(graphs)
+    model = by_graphs(sparse_attention, graphs := [], dynamic=True)
+    for pattern in others:
+        model(*qkv, pattern)
+    counts["three patterns, an argument"] = len(graphs)
+    plots.bars(list(counts), {"graphs after three calls": list(counts.values())})
+    plt.show()
+    return counts[AS_IT_IS]
