@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.helpers.fresh_process import run_without_the_course
-
 ROOT = Path(__file__).resolve().parents[1]
 LAYOUT = tomllib.loads((ROOT / "tests" / "structure.toml").read_text(encoding="utf-8"))
 ROOMS: dict[str, list[str]] = LAYOUT["rooms"]
@@ -179,34 +177,39 @@ def test_few_modules_lie_loose_at_the_top():
     assert len(loose) + 1 <= LAYOUT["most_loose"]
 
 
-def test_what_stands_below_the_pictures_imports_no_matplotlib():
-    """A picture is imported where it is drawn: whoever calls an operator does not wait for it."""
-    below = list(ROOMS)[: list(ROOMS).index("plots")]
-    program = f"""
-import importlib, sys
-for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-    del sys.modules[name]
-for room in {below}:
-    importlib.import_module(f"course_utils.{{room}}")
-    assert "matplotlib" not in sys.modules, room
-"""
-    run_without_the_course(program)
+def imported_with(starts: Iterable[str]) -> dict[str, str]:
+    """All that is imported with these modules of the course, and by which module."""
+    known, found, waiting = modules(ROOT), {}, [(start, start) for start in starts]
+    while waiting:
+        name, by = waiting.pop()
+        if name and name not in found:
+            found[name] = by
+            waiting.append((name.rpartition(".")[0], name))
+            if name in known:
+                text = known[name].read_text(encoding="utf-8")
+                later = [lines for node in statements(ast.parse(text).body) if (lines := runs_later(node))]
+                names = [target for line, target in imports(text) if not any(line in lines for lines in later)]
+                waiting += [(target.removeprefix(f"{PACKAGE}."), name) for target in names]
+    return found
 
 
-def test_chapters_show_their_records_without_importing_what_measures_them():
-    names = [f"course_utils.{name}" for name in modules(ROOT) if room(name) == "chapters"]
-    program = f"""
-import importlib, sys
-from course_utils import measured
-measured.measurement.torch.cuda.is_available = lambda: False
-for name in {names}:
-    importlib.import_module(name)
-from course_utils.chapters.attention_basics import costs
-from course_utils.chapters.start_here import memory
-costs.timings(), costs.ceilings()
-assert not [name for name in sys.modules if name.startswith("course_utils.bench")]
-"""
-    run_without_the_course(program)
+def runs_later(node: ast.AST) -> range | None:
+    """The lines of a function, or of what is for type checkers alone; None for another statement."""
+    is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    return range(node.lineno, node.end_lineno + 1) if is_function or is_for_types else None
+
+
+def test_an_operator_is_imported_without_matplotlib():
+    """Whoever calls an operator does not wait for it, nor for another room below the pictures."""
+    found = imported_with(list(ROOMS)[: list(ROOMS).index("plots")])
+    assert "operators.sparse_launch" in found and "matplotlib" not in found, found["matplotlib"]
+
+
+def test_a_chapter_is_imported_without_what_measures():
+    """It shows a record, and imports `bench` in the function that measures on a GPU."""
+    found = imported_with(module for module in modules(ROOT) if room(module) == "chapters")
+    assert "plots.look" in found and "bench" not in found, found["bench"]
 
 
 def test_no_test_imports_from_another_test():
