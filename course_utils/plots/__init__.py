@@ -1,4 +1,4 @@
-"""Pictures, one module for each chapter, and the one look that they share."""
+"""Pictures, a module or a folder for each chapter, and the one look that they share."""
 
 from course_utils.plots.attention_basics import (
     added_by_shuffles,
@@ -52,7 +52,6 @@ from course_utils.plots.flash_attention_minimal.forward import (
     fed_by_shared_memory,
     loop_orders,
     missing_barrier,
-    online_weights,
     plain_block,
     reaching_hbm,
     register_piece,
@@ -69,7 +68,6 @@ from course_utils.plots.flash_attention_minimal.forward import (
     what_shows_it,
 )
 from course_utils.plots.flash_attention_v2 import (
-    chunk_banks,
     climb,
     copy_and_compute,
     different_sums,
@@ -84,7 +82,6 @@ from course_utils.plots.flash_attention_v2 import (
     warp_shares,
     who_owns_what,
 )
-from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.hopper import (
     backward_on_chip,
     beside_one,
@@ -158,14 +155,12 @@ __all__ = [
     "answers",
     "backward_on_chip",
     "backward_walks",
-    "bank_map",
     "bars",
     "beside_one",
     "blocks_at_work",
     "break_even",
     "by_length",
     "causal_tiles",
-    "chunk_banks",
     "climb",
     "copy_and_compute",
     "corner_turning",
@@ -190,7 +185,6 @@ __all__ = [
     "kernel_colours",
     "ladder",
     "latent_attention",
-    "launch_grid",
     "lines_by_length",
     "loop_orders",
     "magnitudes",
@@ -205,7 +199,6 @@ __all__ = [
     "number_formats",
     "numbers_on_a_line",
     "one_query",
-    "online_weights",
     "operations",
     "over_steps",
     "packed_heads",
@@ -271,7 +264,6 @@ __all__ = [
     "warm_up",
     "warp_addresses",
     "warp_of_scores",
-    "warp_sectors",
     "warp_shares",
     "way_of_a_transpose",
     "way_through_the_caches",

@@ -15,12 +15,10 @@ from torch import Tensor
 
 from course_utils.plots.look import (
     BLUE,
-    CYCLIC,
     GREEN,
     GREY,
     GROUND,
     INK,
-    ON_MAP,
     ON_MARK,
     ORANGE,
     OURS,
@@ -51,33 +49,6 @@ def warp_shares() -> Figure:
         ax.text(2, -0.9, "$K^T$", ha="center", va="bottom")
         ax.set(xlim=(-1.3, 4.1), ylim=(4.1, -1.5), aspect="equal", title=title)
         ax.axis("off")
-    return figure
-
-
-def chunk_banks(rows: int = 8, chunks: int = 8) -> Figure:
-    """Where chunk c of each row lies in shared memory, row after row and swizzled; colours are groups of four banks.
-
-    The places of chunk 0, which one phase of ldmatrix reads, are framed. Copies of the chapter from before the widget
-    call this.
-    """
-    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.4), sharey=True)
-    orders = {"row after row": lambda row, place: place, "swizzled": lambda row, place: place ^ row % 8}
-    for ax, (title, chunk_at) in zip(axes, orders.items(), strict=True):
-        for row in range(rows):
-            for place in range(chunks):
-                chunk, colour = chunk_at(row, place), mpl.colormaps[CYCLIC]((place + 0.5) / chunks)
-                ax.add_patch(Rectangle((place, row), 1, 1, facecolor=colour, edgecolor=GROUND))
-                ink = ON_MAP[int(sum(colour[:3]) < 1.4)]
-                ax.text(place + 0.5, row + 0.5, f"c{chunk}", ha="center", va="center", fontsize=9, color=ink)
-        for row in range(rows):
-            place = chunk_at(row, 0)
-            ax.add_patch(Rectangle((place, row), 1, 1, facecolor="none", edgecolor=YELLOW, linewidth=3))
-        banks = [f"{4 * place}–{4 * place + 3}" for place in range(chunks)]
-        ax.set_xticks([place + 0.5 for place in range(chunks)], banks, fontsize=7)
-        ax.set_yticks([row + 0.5 for row in range(rows)], range(rows))
-        ax.set(xlim=(0, chunks), ylim=(rows, 0), aspect="equal", title=title, xlabel="banks")
-        ax.tick_params(length=0)
-    axes[0].set_ylabel("row of the tile")
     return figure
 
 

@@ -46,7 +46,7 @@ HBM, L2, SHARED, REGISTERS = BLUE, SKY, ORANGE, GREEN
 # Whose time or traffic it is. A model or a floor is a line in INK, or in GREY.
 OURS, FLASH, CUDNN, NAIVE = VERMILION, PURPLE, YELLOW, GREY
 _OTHERS = (BLUE, GREEN, SKY, ORANGE)
-PASS, FAIL, WARNING = LEAF, RED, ORANGE
+PASS, FAIL = LEAF, RED
 # The matrices of attention, and what the reader has chosen; js/shared.js has them, too. One value for light and dark.
 MATRICES = {"Q": "#2b7de0", "K": "#c8641b", "V": "#2e8b57", "S": "#777777", "O": "#a35bd6", "pick": "#e0701a"}
 # Where neighbours must differ and the last is the neighbour of the first: banks, lanes, swizzled columns.

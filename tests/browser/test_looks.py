@@ -63,7 +63,7 @@ def test_a_kernel_in_a_string_is_coloured_as_cuda_and_other_strings_are_not(run_
 
 
 def test_a_picture_follows_the_theme(each_theme, run_cells):
-    notebook = run_cells(["from course_utils import plots\nplots.launch_grid(1000, 128);"])
+    notebook = run_cells(["from course_utils import plots\nplots.grid_to_thread();"])
     picture = notebook.page.locator(f"{FRONT} .jp-RenderedSVG img")
     picture.scroll_into_view_if_needed()
     for theme in each_theme:

@@ -105,7 +105,7 @@ def test_levels_roles_and_verdicts_have_colours_of_their_own():
     for colours in (
         (look.HBM, look.L2, look.SHARED, look.REGISTERS),
         (look.OURS, look.FLASH, look.CUDNN, look.NAIVE, look.INK),
-        (look.PASS, look.FAIL, look.WARNING),
+        (look.PASS, look.FAIL),
     ):
         assert len(set(colours)) == len(colours)
 

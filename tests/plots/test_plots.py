@@ -26,25 +26,6 @@ def test_memory_levels_write_their_figures_in_megabytes_and_terabytes_per_second
     assert texts(rates) == ["8.2", "4.2"]
 
 
-def test_launch_grid_draws_every_thread_once_and_the_idle_ones_apart():
-    ax = plots.launch_grid(n=1000, threads=256)
-    assert sum(patch.get_width() for patch in ax.patches) == 1024
-    idle = [patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == look.PALE]
-    assert [patch.get_width() for patch in idle] == [24]
-
-
-@pytest.mark.parametrize("stride, sectors", [(1, 4), (2, 8), (8, 32), (16, 32)])
-def test_warp_sectors_draws_each_touched_sector_once(stride, sectors):
-    widths = [patch.get_width() for patch in plots.warp_sectors([stride]).patches]
-    assert (widths.count(8), widths.count(1)) == (sectors, 32)
-
-
-def test_bank_map_has_one_bank_per_column_without_padding_and_all_banks_with_it():
-    plain, padded = (panel.images[0].get_array() for panel in plots.bank_map([32, 33]).axes[:2])
-    assert len(set(plain[:, 5].tolist())) == 1
-    assert len(set(padded[:, 5].tolist())) == 32
-
-
 def test_two_lines_are_named_at_their_ends():
     ax = plots.two_lines({"predicted": {1: 1, 32: 8}, "measured": {1: 1, 32: 12.4}}, "stride", "times as long")
     assert texts(ax) == ["predicted", "measured"] and ax.texts[1].xy == (32, 12.4)
@@ -70,12 +51,6 @@ def test_traffic_bars_name_each_total_and_highlight_what_was_asked_for():
     assert [text.strip() for text in texts(ax)] == ["5.0 MB", "0.5 MB"]
     vermilion = [patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == look.RED]
     assert [patch.get_width() for patch in vermilion] == [4.0]
-
-
-def test_online_weights_of_every_stage_sum_to_one():
-    figure = plots.online_weights(torch.tensor([1.0, 2.0, 5.0, 3.0]), block=2)
-    assert [sum(bar.get_height() for bar in ax.patches) for ax in figure.axes] == pytest.approx([1, 1])
-    assert [len(ax.patches) for ax in figure.axes] == [2, 4]
 
 
 def test_loop_orders_visit_every_tile_once():
@@ -124,12 +99,6 @@ def test_packed_heads_fill_the_rows_of_one_tile_that_were_spread_over_four():
         rows = [text for text in ax.texts if text.get_text().startswith("head")]
         assert (len(ax.patches), len(rows)) == (tiles + 8, 8)
     assert [text.get_text() for text in rows[1:3]] == ["head 0, query 1", "head 1, query 0"]
-
-
-def test_chunk_banks_frame_one_place_per_row_in_one_column_and_in_all_of_them():
-    for ax, columns in zip(plots.chunk_banks().axes, [1, 8], strict=True):
-        framed = [patch for patch in ax.patches if patch.get_linewidth() == 3]
-        assert (len(framed), len({patch.get_x() for patch in framed})) == (8, columns)
 
 
 def test_copy_and_compute_ends_earlier_with_two_buffers():

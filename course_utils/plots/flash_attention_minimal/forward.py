@@ -75,26 +75,6 @@ def traffic_bars(
     return ax
 
 
-def online_weights(scores: Tensor, block: int) -> Figure:
-    """The softmax weights of one row of scores `[L]` as they are believed after each block of `block` scores."""
-    stages = range(block, len(scores) + 1, block)
-    figure, axes = plt.subplots(1, len(stages), figsize=(7.5, 2.5), sharey=True)
-    for ax, seen in zip(axes, stages, strict=True):
-        m = scores[:seen].max()
-        weights = torch.exp(scores[:seen] - m)
-        colours = [BLUE] * (seen - block) + [ORANGE] * block
-        ax.bar(range(seen), (weights / weights.sum()).tolist(), color=colours)
-        ax.set(
-            xlim=(-0.6, len(scores) - 0.4),
-            xticks=range(0, len(scores), block),
-            xlabel="key",
-            title=f"m = {m:.1f}, l = {weights.sum():.2f}",
-        )
-        ax.title.set_fontsize(9)
-    axes[0].set_ylabel("weight so far")
-    return figure
-
-
 def tiled_attention(query_tiles: int, key_tiles: int, i: int, j: int) -> Axes:
     """Where step (i, j) of the tiled algorithm lies: the strips of Q, K, V and O around the matrix S."""
     ax = plt.figure(figsize=(7.0, 4.6)).subplots()
