@@ -1,1 +1,1 @@
-"""What the cells of a chapter call: counters and recordings, put together into the chapter's pictures and tables."""
+"""What the cells of a chapter call, a folder for each chapter; what several chapters call lies beside the folders."""

@@ -1,4 +1,4 @@
-"""What shows a mistake: the broken kernels of a chapter against float64 and under the sanitizer."""
+"""The broken kernels of a chapter, compared with float64 and run under the sanitizer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from course_utils.launches.launch import Launch
 from course_utils.measured import Row
 
 
-def tried(chapter: str) -> list[Row]:
-    """Each broken kernel of a chapter, run by itself and under the sanitizer, its results held against float64; and
-    what NVIDIA's compute-sanitizer found (recorded).
+def results(chapter: str) -> list[Row]:
+    """Runs each broken kernel of a chapter without a tool and under the sanitizer, and compares its results with
+    float64.
 
-    Columns: broken kernel, wrong, wrong when watched, sanitizer, compute-sanitizer.
+    Columns: broken kernel, wrong, wrong when watched, sanitizer, and compute-sanitizer (recorded on a GPU).
     """
     theirs = measured.load("sanitizer")
     rows: list[Row] = []
@@ -43,7 +43,7 @@ def tried(chapter: str) -> list[Row]:
 
 
 def mended_are_right(chapter: str) -> bool:
-    """Whether the mended twins of a chapter's broken kernels are right, and the sanitizer is silent about them."""
+    """Whether the mended forms of a chapter's broken kernels are right, without a finding of the sanitizer."""
     with sanitize() as report:
         mended = [case.mended() for case in _of(chapter).values()]
         right = not any(_wrong(launch, launch.run()) for launch in mended)
@@ -55,13 +55,14 @@ def _of(chapter: str) -> dict[str, BrokenKernel]:
 
 
 def _wrong(launch: Launch, results: list[Tensor]) -> str:
-    """Which results are wrong: "O and LSE", "" for none."""
+    """Which results are wrong, such as "O and LSE"; "" if all are right."""
     reports = attention_reports(launch, results)
     return " and ".join(what for what, report in zip(("O", "LSE"), reports, strict=True) if not report.passed)
 
 
 def wrong_by_kind(operators: Mapping[str, Callable[..., Tensor]], device: torch.device) -> list[Row]:
-    """How many of the two cases of each kind of input (`checks.KINDS`), with 113 queries and keys, each fails."""
+    """How many cases of each kind of input (`checks.KINDS`) each operator fails. Each kind has two cases of 113 queries
+    and keys."""
     cases = [
         case
         for case in checks.attention_cases(full=True, head_dims=(32,))

@@ -1,4 +1,4 @@
-"""What chapter 08's cells call: memory and floors by the planner, times as recorded, and quality, as pictures first."""
+"""Chapter 08's cells: memory and floors by the planner, recorded times, and quality, each as a picture first."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def memory_rows() -> list[dict[str, Any]]:
 
 
 def where_dense_ends() -> int:
-    """The first length at which dense attention does not fit in an H200; both memories by length."""
+    """Draws the memory of dense and flash attention by length. Returns the first length at which dense attention does
+    not fit on an H200."""
     methods = {length: planner.plan(length, device="H200").methods for length in LENGTHS}
     lines = {name: {n: of[name].memory_bytes / 1e9 for n, of in methods.items()} for name in ("dense", "flash")}
     level = H200.memory_bytes / 1e9, "memory of an H200"
@@ -56,7 +57,7 @@ def where_dense_ends() -> int:
 
 
 def check_three() -> None:
-    """Dense and flash against attention in float64, sparse against attention under its mask."""
+    """Checks dense and flash attention against float64, and sparse attention against attention under its mask."""
     from course_utils.bench.choosing import written_out
 
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +76,7 @@ def check_three() -> None:
 
 
 def ceilings() -> None:
-    """What an H200 was measured to do, beside its datasheet."""
+    """Shows the measured rates of an H200 beside its datasheet."""
     rates = devices.measured_ceilings()
     papers = {name: H200.bandwidth if "copy" in name else H200.half_flops for name in rates}
     panels = {"% of the datasheet's rate": [round(100 * rate / papers[name]) for name, rate in rates.items()]}
@@ -98,7 +99,8 @@ def floor_rows() -> list[dict[str, Any]]:
 
 
 def floors() -> float:
-    """How many times as long as the window's flash's floor is, for 128 K tokens; the floors and memories of all."""
+    """Draws floors and memory of all methods for 128 K tokens. Returns how many times as long as the window's floor the
+    floor of flash attention is."""
     methods = planner.plan(L, device="H200").methods
     panels = {"floor, ms": [1e3 * method.seconds for method in methods.values()]}
     panels["memory, GB"] = [method.memory_bytes / 1e9 for method in methods.values()]
@@ -111,7 +113,7 @@ def floors() -> float:
 
 
 def largest_of_dsa() -> None:
-    """The three largest tensors of DSA for 128 K tokens."""
+    """Prints the three largest tensors of DSA for 128 K tokens."""
     parts = planner.plan(L, device="H200").methods["dsa"].parts
     for part in sorted(parts, key=lambda part: -part.bytes)[:3]:
         print(f"{part.name:28} {amount(part.bytes):>8}")
@@ -121,7 +123,7 @@ def largest_of_dsa() -> None:
 
 
 def measure() -> Measurement:
-    """The contestants by length and torch's kernels by case, on this GPU or recorded."""
+    """The times of the contestants by length and of torch's kernels by case, measured on this GPU or recorded."""
 
     def measure() -> list[Row]:
         from course_utils.bench.choosing import choosing_chapter
@@ -137,7 +139,8 @@ def lengths_of(record: Measurement) -> list[int]:
 
 
 def where_a_window_pays(record: Measurement) -> int | str:
-    """From which length on a window of 4096 is more than twice as fast as exact attention, the fastest of each."""
+    """Draws the times of exact attention and of a window of 4096, each by its fastest kernel. Returns the length from
+    which on the window is more than twice as fast, or "never"."""
     rows = record.select(part="choices")
     table: list[dict[str, Any]] = []
     best: dict[str, dict[int, float]] = {"exact": {}, "window": {}}
@@ -158,14 +161,14 @@ def where_a_window_pays(record: Measurement) -> int | str:
 
 
 def three_choices(record: Measurement) -> None:
-    """Time and memory of all contestants by length."""
+    """Draws time and memory of all contestants by length."""
     capacity = (devices.this_device() or H200).memory_bytes
     plots.three_choices(record.select(part="choices"), capacity)
     plt.show()
 
 
 def times_the_floor(record: Measurement) -> None:
-    """How many times its floor each contestant takes, and what memory was planned and was taken."""
+    """Draws how many times its floor each contestant takes, and compares planned with measured memory."""
     contestants = {"dense, written out": "dense", "torch FLASH": "flash", "torch cuDNN": "flash"}
     windows = ("sliding window of 4096", "window of 4096, FLASH", "window of 4096, Flex")
     contestants |= dict.fromkeys(windows, "sparse")
@@ -194,15 +197,16 @@ def times_the_floor(record: Measurement) -> None:
 
 
 def _taken(row: Row) -> object:
-    """What a kernel makes of a case: its milliseconds, where they were recorded, or whether it runs."""
+    """The milliseconds of a kernel for a case if they were recorded, else whether the kernel runs."""
     if not row["runs"]:
         return "no"
     return "wrong" if row.get("right") is False else row.get("median_ms") or "yes"
 
 
 def backends(record: Measurement) -> str:
-    """Which of torch's kernels takes which inputs, in how many milliseconds, and which is chosen. Returns which of the
-    two ways to say a causal mask FLASH takes: "both", "is_causal alone", "attn_mask alone" or "neither"."""
+    """Shows which of torch's kernels takes which inputs, in how many milliseconds, and which one torch chooses. Returns
+    which of the two ways to pass a causal mask FLASH takes: "both", "is_causal alone", "attn_mask alone" or
+    "neither"."""
     table, groups = [], {}
     for case in dict.fromkeys(row["case"] for row in record.select(part="backends")):
         of_case = {row["backend"]: row for row in record.select(case=case)}
@@ -224,7 +228,7 @@ def backends(record: Measurement) -> str:
 
 
 def who_runs_where() -> dict[str, dict[str, bool]]:
-    """For each kernel of the course and each GPU of the planner's list whether it runs there."""
+    """Whether each kernel of the course runs on each GPU of the planner's list."""
     found = {}
     for name, file in KERNELS.items():
         needed = required_architecture(read_kernel(file))
@@ -236,13 +240,14 @@ def who_runs_where() -> dict[str, dict[str, bool]]:
 
 
 def kernels_by_gpu() -> None:
-    """The same as a grid."""
+    """Draws `who_runs_where` as a grid."""
     plots.answers(who_runs_where(), {True: "yes", False: "no"})
     plt.show()
 
 
 def training() -> None:
-    """Backward passes at 16 K tokens: ours, the fastest other with the same gradients, and dense ones."""
+    """Draws the times of backward passes at 16 K tokens: ours, the fastest other one with the same gradients, and dense
+    ones."""
     backward = measured.load("04_sparse_patterns")
     table, groups = [], {}
     for row in backward.select(part="backward", name="sparse_attention", length=16384):
@@ -259,7 +264,8 @@ def training() -> None:
 
 
 def decode_rows() -> list[dict[str, Any]]:
-    """One query that reads all keys or those of a window: bytes, and the least time of memory and of arithmetic."""
+    """One query that reads all keys, or the keys of a window: its bytes, and the least times of memory and
+    arithmetic."""
     rows = []
     for length in (4096, L):
         for name, keys in (("all keys", length), ("a window of 4096", min(length, 4096))):
@@ -271,7 +277,7 @@ def decode_rows() -> list[dict[str, Any]]:
 
 
 def decode() -> None:
-    """The floors of one step of decoding, as a picture and a table."""
+    """Shows the floors of one decode step, as a picture and a table."""
     rows = decode_rows()
     names = [f"{row['L'] // 1024} K tokens, {row['one query sees']}" for row in rows]
     panels = {f"at least, {name}": [row[name] for row in rows] for name in ("memory, µs", "arithmetic, µs")}
@@ -286,7 +292,7 @@ def decode() -> None:
 
 
 def kept_by_head() -> dict[str, dict[str, float]]:
-    """% of the attention that three patterns keep of each of six made-up heads, over 512 tokens."""
+    """Percent of the attention mass that three patterns keep in each of six made-up heads, over 512 tokens."""
     maps = torch.stack([attention_maps.attention_maps(512, seed) for seed in range(4)]).mean(0)
     designs = {
         "window 64": patterns.sliding_window(64),
@@ -302,7 +308,7 @@ def kept_by_head() -> dict[str, dict[str, float]]:
 
 
 def kept_mass() -> str:
-    """The head that loses most under a window of an eighth of the text; what each keeps under three patterns."""
+    """Draws `kept_by_head`. Returns the head that loses most under a window of an eighth of the text."""
     found = kept_by_head()
     plots.grouped_bars(found, "% of the attention kept", colours=(plots.BLUE, plots.ORANGE, plots.SKY))
     plt.show()
@@ -312,7 +318,8 @@ def kept_mass() -> str:
 
 
 def recall_rows() -> list[dict[str, Any]]:
-    """Small models under patterns: keys per question, % of the facts in sight, and % of the answers right."""
+    """Small models trained under patterns: keys per question, percent of the facts in sight, percent of right
+    answers."""
     names = {"dense", "window 48", "window 32", "window 16", "4 sinks, window 16", "the 4 highest scores"}
     return [
         {
@@ -327,7 +334,7 @@ def recall_rows() -> list[dict[str, Any]]:
 
 
 def recall() -> None:
-    """What the models answer beside what they see."""
+    """Draws how many answers of the small models are right beside how many facts they see."""
     rows = recall_rows()
     groups = {
         f"{row['pattern']}\n{row['keys per question']:g} keys".replace(", ", ",\n"): {
@@ -344,6 +351,6 @@ def recall() -> None:
 
 
 def first_advice(length: int, target_ms: float) -> None:
-    """The planner's first advice for an H200."""
+    """Prints the planner's first advice for an H200."""
     step, *_ = planner.advice(planner.plan(length, device="H200"), target_ms=target_ms)
     print(step.step, step.effect, sep="\n")

@@ -1,4 +1,4 @@
-"""The levels of a game: kernels of the course without one of their barriers, each recorded on the emulator."""
+"""The levels of a game: kernels of the course with one barrier taken out, each recorded on the emulator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from course_utils.chapters.flash_attention_v2.steps import normal
-from course_utils.chapters.handed_over import hand_overs, same_function
+from course_utils.chapters.hand_overs import hand_overs, same_function
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.emulator import Recording, record
 from course_utils.emulator.recorded import WITH_ROWS, WRITING
@@ -36,12 +36,12 @@ ENGINE = LADDER[1]  # the step of chapter 07 that waits for copies in the plaine
 
 @dataclass(frozen=True)
 class Level:
-    """A kernel without a barrier.
+    """A kernel with one barrier taken out.
 
-    title, task: for the player. file: of the whole kernel, as for `read_kernel`; cut: the line that is taken out, as it
-    stands there; which: the how-many-th of its kind, from 1 on. run: makes the launch with a given source. places: the
-    lines of the source without it after which the barrier, put back, mends the kernel; lesson: what to remember.
-    head: the first lines of the kernel and the name of its file, where its own say that it is broken.
+    title, task: for the player; file: the whole kernel, as for `read_kernel`; cut: the line that is taken out,
+    verbatim; which: take the n-th such line, from 1 on; run: launches a given source; places: the lines of the changed
+    source after which putting the barrier back mends the kernel; lesson: what to remember; head: replaces the first
+    lines of a kernel, and its file name, if they say that it is broken.
     """
 
     name: str
@@ -74,7 +74,8 @@ class Level:
         return lines[self.which - 1]
 
     def source(self, place: int | None = None) -> KernelSource:
-        """The kernel without the barrier; with `place`: put back after that line of what is left."""
+        """The kernel without the barrier; with `place`, the barrier is put back after that line of the changed
+        source."""
         lines, cut = self.whole.splitlines(), self.place
         barrier = lines.pop(cut)
         if place is not None:
@@ -107,7 +108,7 @@ def _two_tiles() -> Launch:
 
 
 def _copy_engine(code: KernelSource) -> None:
-    """A block of 128 queries and 256 keys: two tiles, each in a place of its own."""
+    """Launches a block of 128 queries and 256 keys: two tiles, each in a buffer of its own."""
     query, key, value = (normal(1, 1, length, 64, seed=seed).cpu() for seed, length in enumerate((128, 256, 256)))
     out, lse = torch.full_like(query, torch.nan), torch.full((1, 1, 128), torch.nan)
     kernel = RawModule(code=code, options=ENGINE.options(64, torch.float16)).get_function(ENGINE.kernel)
@@ -197,8 +198,8 @@ def levels() -> tuple[tuple[dict[str, Any], bytes], ...]:
 
 
 def packed(level: Level) -> tuple[dict[str, Any], bytes]:
-    """A level as the widget takes it: what is known of it, with its recording's `meta`, and the recording's bytes. The
-    findings are taken out of the recording; what races is in "race"."""
+    """A level as the widget takes it: a dictionary with the recording's `meta`, and the recording's bytes. The
+    sanitizer's findings are not in the recording; the race is in "race"."""
     recording = level.recording()
     meta, data = recording.packed()
     handed = [asdict(one) for one in hand_overs(recording)]
@@ -221,9 +222,9 @@ def packed(level: Level) -> tuple[dict[str, Any], bytes]:
 
 
 def _race(recording: Recording, handed: list[dict[str, Any]]) -> dict[str, Any]:
-    """What races: of the pairs of lines that nothing orders, the first that the sanitizer finds, too; where copies are
-    not waited for, the start of one and the step that reads where it has not come. "at", "then_at": the lines in words;
-    "offset": of a byte that both touch."""
+    """The race of a level: the first pair of unordered lines that the sanitizer finds, too; if copies are not waited
+    for, the start of a copy and the step that reads before it arrives. "at", "then_at": the lines in words; "offset": a
+    byte that both touch."""
     found = [one for one in recording.findings if one.other_line]
     lines = [{one.line, one.other_line} for one in found]
     race = next((one for one in handed if one["by"] < 0 and {one["line"], one["then_line"]} in lines), None)
@@ -243,7 +244,7 @@ def _race(recording: Recording, handed: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _words(recording: Recording, place: int) -> str:
-    """A place, as "line 20 (called in line 39)"."""
+    """A place in words: "line 20 (called in line 39)"."""
     file, line, caller = recording.places[place]
     of = "" if file == recording.file else f" of {file}"
     while caller >= 0 and recording.places[caller].file != recording.file:
@@ -252,7 +253,7 @@ def _words(recording: Recording, place: int) -> str:
 
 
 def _in_line_of(recording: Recording, step: int) -> np.ndarray:
-    """Whether each step is in the same line as `step`."""
+    """Whether each step is on the same line as `step`."""
     places = recording.columns["steps.place"]
     lines = np.array([hash((file, line)) for file, line, _ in recording.places])[places]
     return (lines == lines[step]) & (places >= 0)

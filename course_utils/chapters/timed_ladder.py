@@ -1,4 +1,4 @@
-"""A ladder of kernels as it was timed: how high a step is, what it gained, and the whole beside PyTorch's kernels."""
+"""A timed ladder of kernels: the speed of each step, what it gained, and the whole beside PyTorch's kernels."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ ALL_CASES: tuple[Case, ...] = ((64, False), (64, True), (128, False), (128, True
 
 
 class Step(Protocol):
-    """What the steps of every ladder have."""
+    """What every ladder's steps have."""
 
     number: str
     title: str
 
 
 def title(d: int, is_causal: bool) -> str:
-    """Of a panel: "d = 64, causal"."""
+    """The title of a case's panel: "d = 64, causal"."""
     return f"d = {d}" + ", causal" * is_causal
 
 
 @dataclass(frozen=True)
 class TimedLadder:
-    """The steps of a chapter, and their rows in its figures, at one length.
+    """The steps of a chapter and their recorded rows, at one length.
 
-    figures: gives them, measured here or recorded. part: of the ladder's rows. peers: PyTorch's kernels; a step beyond
-    the first of them is green. shape: what else was timed alike, for captions.
+    figures: returns the rows, measured here or recorded; part: the part of the rows that is the ladder; peers:
+    PyTorch's kernels, a step faster than the first of them is green; shape: the rest of the timed shape, for captions.
     """
 
     figures: Callable[[], Measurement]
@@ -45,15 +45,15 @@ class TimedLadder:
 
     @functools.cached_property
     def timed(self) -> Measurement:
-        """The figures, got once."""
+        """The figures, loaded once."""
         return self.figures()
 
     def caption(self) -> str:
-        """What was timed for the ladder, where and when."""
+        """The timed shape, device and date."""
         return f"L = {self.length}, {self.shape}, {measured.caption(self.timed)}"
 
     def row(self, name: str, d: int = 64, is_causal: bool = False) -> Row:
-        """Of a step, by title, or of one of PyTorch's kernels; empty if it does not run here."""
+        """The row of a step, by title, or of one of PyTorch's kernels; empty if it does not run here."""
         where = {"part": self.part, "name": name, "head_dim": d, "is_causal": is_causal, "length": self.length}
         return next(iter(self.timed.select(**where)), {})
 
@@ -72,7 +72,8 @@ class TimedLadder:
         return now / before
 
     def climb(self, number: str = "", *cases: Case) -> None:
-        """The ladder up to a step, "" for none yet, drawn for the first of the cases; what the step gained in each."""
+        """Draws the ladder up to a step ("" for none) for the first of the cases, and prints what the step gained in
+        each case."""
         numbers = [step.number for step in self.steps]
         reached = numbers.index(number) + 1 if number else 0
         case = (cases or ALL_CASES)[0]
@@ -86,7 +87,7 @@ class TimedLadder:
         print(f"({self.caption()})")
 
     def whole_ladder(self) -> None:
-        """All steps beside PyTorch's kernels, for both head dimensions, with and without a mask."""
+        """Draws all steps beside PyTorch's kernels, for both head dimensions, with and without a mask."""
         speeds = {title(*case): self._speeds(case) for case in ALL_CASES}
         plots.ladder(self._names(), speeds, {title(*case): self._peers(case) for case in ALL_CASES})
         plt.show()

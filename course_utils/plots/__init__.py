@@ -19,11 +19,11 @@ from course_utils.plots.attention_basics import (
 )
 from course_utils.plots.choosing import three_choices, ways_to_decode
 from course_utils.plots.deepseek_sparse import (
+    chosen_by_fp8,
     dsa_layer,
     facts_of_a_question,
     gathered_tile,
     index_scores,
-    kept_by_fp8,
     kernel_colours,
     latent_attention,
     mass_kept,
@@ -84,9 +84,9 @@ from course_utils.plots.flash_attention_v2 import (
 )
 from course_utils.plots.hopper import (
     backward_on_chip,
-    beside_one,
+    ratios_around_one,
     ring_of_tiles,
-    softmax_beside,
+    softmax_overlap,
     tile_in_panels,
     two_ways_of_a_factor,
 )
@@ -156,7 +156,7 @@ __all__ = [
     "backward_on_chip",
     "backward_walks",
     "bars",
-    "beside_one",
+    "ratios_around_one",
     "blocks_at_work",
     "break_even",
     "by_length",
@@ -180,7 +180,7 @@ __all__ = [
     "grouped_bars",
     "growing_bytes",
     "index_scores",
-    "kept_by_fp8",
+    "chosen_by_fp8",
     "kept_for_backward",
     "kernel_colours",
     "ladder",
@@ -235,7 +235,7 @@ __all__ = [
     "short_calls",
     "short_sequences",
     "sizes",
-    "softmax_beside",
+    "softmax_overlap",
     "speed_and_bounds",
     "speed_by_length",
     "stacked_bars",

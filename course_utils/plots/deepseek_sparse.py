@@ -166,7 +166,7 @@ def gathered_tile(chosen: Sequence[int] = (1, 2, 6, 11, 17), tokens: int = 20) -
     return figure
 
 
-def kept_by_fp8(kept: Mapping[str, tuple[float, float]]) -> Figure:
+def chosen_by_fp8(kept: Mapping[str, tuple[float, float]]) -> Figure:
     """% of the right keys that eight bits choose, a pair of bars for each case: without and with Hadamard transform."""
     figure, ax = plt.subplots(figsize=(7.5, 0.42 * len(kept) + 1.1))
     for number, (name, colour) in enumerate({"without": GREY, "with Hadamard transform": BLUE}.items()):

@@ -84,7 +84,7 @@ WIDTHS = {"Q Kᵀ": 1.0, "max": 0.75, "exp": 2.0, "P V": 1.0}  # of what a consu
 PRODUCTS = {"Q Kᵀ": MATRICES["Q"], "P V": MATRICES["O"]}
 
 
-def softmax_beside() -> Figure:
+def softmax_overlap() -> Figure:
     """The time of a consumer, not to scale: products and softmax one after the other, and with P V beside the maximum
     of the next tile; and the other consumer's products."""
     figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.9), sharex=True)
@@ -125,7 +125,9 @@ def softmax_beside() -> Figure:
     return figure
 
 
-def beside_one(names: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[float | None]]], label: str) -> Figure:
+def ratios_around_one(
+    names: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[float | None]]], label: str
+) -> Figure:
     """Ratios as marks on both sides of 1: a line for each name, a panel for each title, in it a kind of mark for each
     series. None: there is no such figure; a line without any has a dash. label: of the axes below."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 1.1 + 0.24 * len(names)), sharex=True, sharey=True)

@@ -77,8 +77,8 @@ def test_nsa_attends_to_the_keys_of_its_three_branches(drawn):
 
 def test_dsa_gains_are_the_last_of_the_recording():
     taken = recorded.record()
-    assert recorded.beside_dense(taken) == pytest.approx(16.2, abs=0.05)
-    assert recorded.beside_multi_head(taken) == 16_384
+    assert recorded.gain_over_dense(taken) == pytest.approx(16.2, abs=0.05)
+    assert recorded.faster_than_multi_head_from(taken) == 16_384
     assert recorded.lengths_of(taken)[-1] == 131_072
 
 

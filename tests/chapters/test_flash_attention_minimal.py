@@ -88,7 +88,7 @@ ALL_BROKEN = pytest.mark.exhaustive("all nine: `make test` has a silent one and 
 )
 def test_which_tool_sees_which_mistake(monkeypatch, kernels):
     monkeypatch.setattr(broken_kernels, "BROKEN", {name: broken_kernels.BROKEN[name] for name in kernels})
-    rows = {row["broken kernel"]: row for row in broken_kernels.tried(FLASH)}
+    rows = {row["broken kernel"]: row for row in broken_kernels.results(FLASH)}
     silent = {name for name, row in rows.items() if row["sanitizer"] == "silent"}
     assert silent == SILENT & rows.keys()
     races = {name for name, row in rows.items() if row["sanitizer"] == "racecheck"}

@@ -34,7 +34,7 @@ def test_tiles_go_around_the_ring_with_the_parity_of_their_phase():
 
 
 def test_step_4_finds_the_maximum_beside_the_product_of_the_tile_before():
-    figure = plots.softmax_beside()
+    figure = plots.softmax_overlap()
     begins = {text.get_text(): patch for text, patch in zip(figure.axes[1].texts, figure.axes[1].patches, strict=True)}
     maximum, product = begins["max 1"], begins["P V 0"]
     assert product.get_x() <= maximum.get_x() and maximum.get_x() < product.get_x() + product.get_width()
@@ -46,7 +46,7 @@ def test_step_4_finds_the_maximum_beside_the_product_of_the_tile_before():
 
 def test_ratios_are_marked_beside_one_and_what_has_none_has_a_dash():
     panels = {"a": {"short": [0.9, None, 1.1], "long": [0.8, None, None]}, "b": {"short": [1, 1, 1], "long": [1, 1, 1]}}
-    figure = plots.beside_one(["x", "y", "z"], panels, "times as fast")
+    figure = plots.ratios_around_one(["x", "y", "z"], panels, "times as fast")
     first, second = figure.axes
     marks = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in first.lines[1:]}
     assert marks == {"short": [(0.9, 0), (1.1, 2)], "long": [(0.8, 0)]}

@@ -217,7 +217,7 @@ def test_gathered_tile_shows_the_chosen_rows_twice():
 
 
 def test_kept_by_fp8_draws_two_bars_for_each_case():
-    ax = plots.kept_by_fp8({"in q": (97, 96), "in q and k": (83, 95)}).axes[0]
+    ax = plots.chosen_by_fp8({"in q": (97, 96), "in q and k": (83, 95)}).axes[0]
     assert [bar.get_width() for bar in ax.patches] == [97, 83, 96, 95] and texts(ax) == ["97", "83", "96", "95"]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["in q", "in q and k"]
 

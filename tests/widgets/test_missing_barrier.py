@@ -4,7 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from course_utils.chapters import missing_barrier
-from course_utils.chapters.handed_over import hand_overs
+from course_utils.chapters.hand_overs import hand_overs
 from course_utils.chapters.missing_barrier import LEVELS
 from course_utils.cuda import CompileError, KernelError, read_kernel
 from course_utils.emulator import record, sanitize

@@ -1,4 +1,4 @@
-"""What chapter 01's three passes ask of memory and how long they take: counted, by arithmetic, and as recorded."""
+"""The memory traffic and the times of chapter 01's three passes: counted on the emulator, computed, and recorded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lines(addresses: Iterable[int]) -> int:
 
 
 def scores_of(way: str, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """S by one of WAYS; for the transposed one K is stored as `[d, L_k]` and the kernel reads it so."""
+    """S by one of WAYS. The transposed way stores K as `[d, L_k]`, and its kernel reads it so."""
     code = read_kernel(f"01_attention_basics/{WAYS[way]}.cu")
     if "transposed" in way:
         code = code.replace("K[(long long)j * d + c]", "K[(long long)c * L_k + j]")
@@ -50,7 +50,8 @@ def scores_of(way: str, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
 
 
 def loads(way: str) -> dict[str, float]:
-    """Requests, sectors, bytes and sectors per request of the global loads at L = 64, d = 64: whole tiles."""
+    """Requests, sectors, bytes and sectors per request of the global loads at L = 64, d = 64, which fills whole
+    tiles."""
     with profile() as counters:
         scores_of(way, *(passes.random(1, 1, 64, 64, seed=seed) for seed in (1, 2)))
     found = {name: counters.total(name, "global", "load") for name in ("requests", "sectors", "bytes")}
@@ -58,7 +59,7 @@ def loads(way: str) -> dict[str, float]:
 
 
 def show_loads() -> None:
-    """The loads of the three ways, counted on the emulator."""
+    """Draws the loads of the three ways, counted on the emulator."""
     counted = {way: loads(way) for way in WAYS}
     shown = ("requests", "sectors", "sectors per request")
     plots.bars(list(counted), {name: [row[name] for row in counted.values()] for name in shown})
@@ -71,7 +72,7 @@ def show_loads() -> None:
 
 
 def timings() -> Measurement:
-    """The chapter's timings: of this GPU, or recorded."""
+    """The chapter's timings, measured on this GPU or recorded."""
 
     def measure() -> list[Row]:
         from course_utils.bench.attention_basics import naive_steps
@@ -82,13 +83,13 @@ def timings() -> Measurement:
 
 
 def longest(found: Measurement) -> tuple[int, dict[str, float]]:
-    """The longest length of these timings, and the milliseconds at it by name."""
+    """The greatest length in the timings, and the milliseconds at that length by name."""
     length = max(row["length"] for row in found.rows)  # 2048, or less on a GPU with little memory
     return length, {row["name"]: row["median_ms"] for row in found.select(length=length)}
 
 
 def show_scores_timed(found: Measurement) -> float:
-    """Times of the three ways. Returns how many times as fast as the first the last is."""
+    """Draws the times of the three ways. Returns how many times as fast as the first way the last one is."""
     length, ms = longest(found)
     plots.bars(list(TIMED), {f"ms, L = {length}": [ms[name] for name in TIMED]})
     plt.show()
@@ -99,12 +100,13 @@ def show_scores_timed(found: Measurement) -> float:
 
 
 def at_ncu(name: str) -> dict:
-    """The row of a pass that ncu recorded at L = 2048."""
+    """The row that ncu recorded of a pass at L = 2048."""
     return measured.load("bottlenecks").select(name=f"{name}, L=2048")[0]
 
 
 def show_wavefronts(by_lines: dict[str, int]) -> None:
-    """Lines of L1 that a multiply-add of a warp touches, by way, and what ncu says of the first kernel."""
+    """Draws how many lines of L1 a multiply-add of a warp touches in each way, and prints ncu's figures of the first
+    kernel."""
     recorded = measured.load("bottlenecks")  # recorded: ncu counts on a GPU only
     found = at_ncu("scores_uncoalesced")
     plots.bars(list(by_lines), {"lines of L1 per multiply-add of a warp": list(by_lines.values())})
@@ -127,7 +129,7 @@ def memory_held(device: torch.device) -> int:
 
 
 def show_memory_taken(device: torch.device) -> None:
-    """Allocates S of one head in fp32, for two lengths, and says how much memory that took."""
+    """Allocates S of one head in fp32 for two lengths, and shows how much memory that takes."""
     taken, said = {}, []
     for length in (4096, 8192):
         before = memory_held(device)
@@ -142,7 +144,7 @@ def show_memory_taken(device: torch.device) -> None:
 
 
 def score_bytes(length: int) -> dict[str, float]:
-    """Gigabytes in fp16: S of one head, S and P of 32 heads, and Q, K, V, O of these with d = 128."""
+    """Gigabytes in fp16 of S for one head, of S and P for 32 heads, and of Q, K, V and O for 32 heads with d = 128."""
     return {
         "S, 1 head": costs.score_matrix_bytes(1, 1, length, length, 2) / 1e9,
         "S and P, 32 heads": costs.score_matrix_bytes(1, 32, length, length, 2, matrices=2) / 1e9,
@@ -151,7 +153,7 @@ def score_bytes(length: int) -> dict[str, float]:
 
 
 def show_score_bytes(lengths: tuple[int, ...] = (2048, 8192, 32_768, 131_072)) -> float:
-    """These against the length. Returns S of one head at the longest."""
+    """Draws `score_bytes` against the length. Returns the gigabytes of S for one head at the greatest length."""
     rows = [score_bytes(length) for length in lengths]
     plots.growing_bytes(lengths, {name: [row[name] for row in rows] for name in rows[0]}, {"80 GB: all of an H100": 80})
     plt.show()
@@ -164,7 +166,7 @@ def show_score_bytes(lengths: tuple[int, ...] = (2048, 8192, 32_768, 131_072)) -
 
 
 def show_traffic() -> float:
-    """Traffic of the three passes at SHAPE in fp32, beside the least. Returns how many times the least it is."""
+    """Draws the traffic of the three passes at SHAPE in fp32 beside the least possible. Returns their ratio."""
     steps = costs.naive_traffic(**SHAPE, element_bytes=4)
     least = costs.least_bytes(**SHAPE, element_bytes=4)
     plots.traffic_bars(
@@ -182,7 +184,8 @@ def show_traffic() -> float:
 
 
 def requested_and_footprint() -> None:
-    """Counts both at 200 tokens, no multiple of any tile, and holds them against the formulas, to the byte."""
+    """Counts requested bytes and footprint at 200 tokens, which no tile divides, and compares them with the formulas to
+    the byte."""
     small = 1, 2, 200, 200, 64  # B, H, L_q, L_k, d
     with profile() as counters:
         naive_attention(*(passes.random(1, 2, 200, 64, seed=seed) for seed in (1, 2, 3)))
@@ -199,7 +202,7 @@ def requested_and_footprint() -> None:
 
 
 def counts_at(length: int) -> dict[str, dict[str, dict[str, float]]]:
-    """MB at B = 1, H = 4, d = 64: reads and writes, by kernel, as requested, as footprint and at HBM by ncu."""
+    """Megabytes read and written by each kernel at B = 1, H = 4, d = 64: requested, footprint, and at HBM by ncu."""
     shape = 1, 4, length, length, 64
     hbm_of = {row["name"]: row["metrics"] for row in measured.load("counters").rows}
     found: dict[str, dict[str, dict[str, float]]] = {"read": {}, "written": {}}
@@ -215,7 +218,7 @@ def counts_at(length: int) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def show_counts(lengths: tuple[int, int] = (1024, 2048)) -> str:
-    """These for the longer length as a picture; for both, folded, as a table. Returns which of the two counts HBM's
+    """Draws the counts for the longer length, and shows a folded table for both lengths. Returns which count the HBM
     reads at the longer length are nearer to, in every kernel, or "neither"."""
     plots.three_counts({f"{way}, L = {lengths[1]}": kernels for way, kernels in counts_at(lengths[1]).items()})
     plt.show()
@@ -241,7 +244,7 @@ def show_counts(lengths: tuple[int, int] = (1024, 2048)) -> str:
 
 
 def intensities() -> None:
-    """FLOP per byte of the three passes at SHAPE, in fp32 and in fp16."""
+    """Prints FLOP per byte of the three passes at SHAPE, in fp32 and in fp16."""
     scores = SHAPE["batch"] * SHAPE["heads"] * SHAPE["query_length"] * SHAPE["key_length"]
     single, half = (costs.naive_traffic(**SHAPE, element_bytes=size) for size in (4, 2))
     for n, per_score in enumerate(FLOP_PER_SCORE):
@@ -250,7 +253,7 @@ def intensities() -> None:
 
 
 def ceilings() -> Measurement:
-    """The device's speeds of chapter 00: of this GPU, or recorded."""
+    """The device's speeds from chapter 00, measured on this GPU or recorded."""
 
     def measure() -> list[Row]:
         from course_utils.bench.start_here import ceilings
@@ -269,7 +272,7 @@ def speeds(of: Measurement) -> tuple[float, dict[str, float]]:
 
 
 def show_speeds(of: Measurement) -> None:
-    """The two speeds and the ridge between them."""
+    """Prints both speeds and the ridge point, where a kernel needs as long for arithmetic as for memory."""
     bandwidth, peaks = speeds(of)
     for name, peak in peaks.items():
         print(f"{name}: {peak / 1e12:.0f} TFLOP/s, ridge {costs.ridge_point(peak, bandwidth):.0f} FLOP/byte")
@@ -295,7 +298,7 @@ def rates(found: Measurement, of: Measurement) -> dict[str, dict[str, float]]:
 
 
 def show_floors(found: Measurement, of: Measurement) -> None:
-    """Times of the three kernels and the floors below them."""
+    """Draws the times of the three kernels and their floors."""
     by_kernel = rates(found, of)
     groups = {name: {"floor": row["floor, ms"], "measured": row["ms"]} for name, row in by_kernel.items()}
     plots.grouped_bars(groups, "ms", colours=(plots.SKY, plots.BLUE))
@@ -305,7 +308,7 @@ def show_floors(found: Measurement, of: Measurement) -> None:
 
 
 def show_roofline(found: Measurement, of: Measurement) -> None:
-    """The three kernels under the roofs, and what their wavefronts allow."""
+    """Draws the three kernels under the roofline, and what their wavefronts allow."""
     bandwidth, peaks = speeds(of)
     by_kernel = rates(found, of)
     points = {name: (row["FLOP per byte"], 1e12 * row["TFLOP/s"]) for name, row in by_kernel.items()}
@@ -319,7 +322,7 @@ def show_roofline(found: Measurement, of: Measurement) -> None:
 
 
 def show_busy() -> None:
-    """What ncu says of the units' time, kernel by kernel."""
+    """Draws how busy ncu found the units of each kernel."""
     table = bottlenecks.table([at_ncu(name) for name in NAMES])
     units = [name for name in table[0] if name.endswith(", %")]
     panels = {f"{name}.cu, % busy": [row[unit] for unit in units] for name, row in zip(NAMES, table, strict=True)}
@@ -330,7 +333,8 @@ def show_busy() -> None:
 
 
 def show_against_torch(found: Measurement) -> float:
-    """Time and memory beside PyTorch's. Returns how many times as long as naive PyTorch the three kernels take."""
+    """Draws time and memory beside PyTorch's kernels. Returns how many times as long as naive PyTorch the three kernels
+    take."""
     names = ("naive_attention", "naive torch", "SDPA")
     plots.time_and_memory(found.rows, names, wide=names[:1])
     plt.show()

@@ -22,7 +22,7 @@ LOOSE = 1e-2  # the mean error that a careless test allows
 
 
 def changed_texts() -> dict[str, str]:
-    """scores.cu with two mistakes that everyone makes once."""
+    """scores.cu with two common mistakes, by name."""
     right = read_kernel("01_attention_basics/scores.cu")
     return {
         "off by one": right.replace("j > i + L_k - L_q", "j > i + L_k - L_q + 1"),
@@ -38,20 +38,21 @@ def operators() -> dict[str, Callable[..., Tensor]]:
 
 
 def passes_loosely(operator: Callable[..., Tensor]) -> bool:
-    """Whether an operator passes a test as one often sees it: one size, small numbers, equal lengths, mean error."""
+    """Whether an operator passes a careless test: one size, small numbers, equal lengths, mean error."""
     q, k, v = (0.05 * passes.random(1, 2, 256, 64, seed=seed) for seed in (7, 8, 9))
     expected = reference.attention(q, k, v, is_causal=True)
     return (operator(q, k, v, is_causal=True) - expected).abs().mean().item() < LOOSE
 
 
 def report(operator: Callable[..., Tensor], case: checks.AttentionCase) -> checks.ErrorReport:
-    """The largest error of one case."""
+    """The errors of an operator in one case."""
     (found,) = checks.check_case(operator, case, device=passes.DEVICE, seed=0)
     return found
 
 
 def show_tests() -> None:
-    """Which of three tests each operator passes; right is green: the right one passes, and a wrong one does not."""
+    """Draws which of three tests each operator passes. Green is the right verdict: the right operator passes, a wrong
+    one fails."""
     table = {}
     for name, operator in operators().items():
         passed = {
@@ -65,8 +66,8 @@ def show_tests() -> None:
 
 
 def show_finding(name: str) -> str:
-    """What the sanitizer says of a kernel of `broken`. Returns "right" if its numbers are those of the mended one, else
-    "wrong"."""
+    """Shows what the sanitizer says of a broken kernel. Returns "right" if the kernel's numbers are right all the same,
+    else "wrong"."""
     with sanitize() as found:
         *_, result = BROKEN[name].launch().run()
     *_, right = BROKEN[name].mended().run()
@@ -78,7 +79,7 @@ def show_finding(name: str) -> str:
 
 
 def under_every_tool(name: str) -> dict[str, object]:
-    """A row of what each tool says of a kernel of `broken`, and of its mended form."""
+    """What each tool says of a broken kernel and of its mended form, as a row."""
     with sanitize() as found, profile() as counters:
         *_, result = BROKEN[name].launch().run()
     with sanitize() as after:
@@ -96,7 +97,7 @@ def under_every_tool(name: str) -> dict[str, object]:
 
 
 def show_tools() -> None:
-    """Which tool names which of the kernels of `broken`; green: it sees that something is wrong."""
+    """Draws which tool names which broken kernel. Green: the tool sees that something is wrong."""
     rows = {name: under_every_tool(name) for name in IN_FILES}
     grid = {}
     for name, row in rows.items():

@@ -76,7 +76,8 @@ def train(is_causal: bool, steps: int = 400) -> tuple[TinyModel, list[float]]:
 
 @torch.no_grad()
 def continued(model: TinyModel, prompt: str, device: torch.device, count: int = 26) -> str:
-    """The prompt and `count` letters more, always the most probable one; attention by the chapter's kernels."""
+    """The prompt and `count` more letters, always the most probable one. The chapter's kernels compute the
+    attention."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
         last = query[:, :, -1:]  # the next letter follows from this one's output alone; it is added to all positions
@@ -91,7 +92,8 @@ def continued(model: TinyModel, prompt: str, device: torch.device, count: int = 
 
 @torch.no_grad()
 def loss_in_use(model: TinyModel) -> float:
-    """Mean loss of the next letter, nats, after prefixes of 8 to 31 letters: none of them holds what is asked for."""
+    """Mean loss of the next letter, in nats, after prefixes of 8 to 31 letters. The letter to predict is not in the
+    prefix."""
     pieces = DATA[torch.arange(0, 512, 4)[:, None] + torch.arange(CONTEXT)]
     losses = [F.cross_entropy(model(pieces[:, :n])[:, -1], pieces[:, n]).item() for n in range(8, CONTEXT)]
     return sum(losses) / len(losses)
@@ -109,13 +111,13 @@ def looks_at(model: TinyModel, text: str) -> Tensor:
 
 
 def show_losses(with_mask: list[float], without: list[float]) -> None:
-    """The training losses of both models, and that of a blind guess."""
+    """Draws the training losses of both models, and the loss of a blind guess."""
     plots.two_losses({"with the causal mask": with_mask, "without": without}, BLIND)
     plt.show()
 
 
 def show_looks(with_mask: TinyModel, without: TinyModel, text: str = "twinkle, twinkle") -> None:
-    """Where both models look in a text."""
+    """Draws the attention weights of both models over a text."""
     panels = {"with the causal mask": looks_at(with_mask, text), "without": looks_at(without, text)}
     plots.weight_maps(panels, list(text))
     plt.show()

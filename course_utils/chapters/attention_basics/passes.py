@@ -1,4 +1,5 @@
-"""Chapter 01's three passes, each launched by itself: with the kernel of a file, or with a changed text of it."""
+"""Chapter 01's three passes, each launched on its own, with the kernel of a file or with a changed text of the
+kernel."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def random(*shape: int, seed: int) -> Tensor:
-    """Normal numbers, where the kernels run."""
+    """Normal random numbers, on the device where the kernels run."""
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def kernel(name: str, code: str | None = None) -> Kernel:
-    """A kernel of the chapter, from its file or from a changed text of it."""
+    """A kernel of the chapter, from its file or from the changed text `code`."""
     code = read_kernel(f"01_attention_basics/{name}.cu") if code is None else code
     return RawModule(code=code).get_function(name)
 
@@ -58,7 +59,7 @@ def output_with(P: Tensor, value: Tensor) -> Tensor:
 
 
 def three_kernels(scores_kernel: Kernel) -> Callable[..., Tensor]:
-    """An attention operator that uses this scores kernel."""
+    """An attention operator that uses this scores kernel and the chapter's two other kernels."""
 
     def attend(
         query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False, scale: float | None = None

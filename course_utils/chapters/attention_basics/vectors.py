@@ -28,7 +28,8 @@ TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 class Sentence(NamedTuple):
-    """words: of the sentence; query, key `[9, 7]`: a component for each kind of word; value `[9, 9]`: its own name."""
+    """The words of the sentence; query and key `[9, 7]`, with a component for each kind of word; value `[9, 9]`,
+    one-hot by word."""
 
     words: list[str]
     query: Tensor
@@ -44,14 +45,14 @@ def sentence() -> Sentence:
 
 
 def products(head_dim: int, count: int = 20_000) -> Tensor:
-    """Dot products `[count]` of normal vectors of head_dim components, always the same."""
+    """Dot products `[count]` of normal vectors with head_dim components, from a fixed seed."""
     generator = torch.Generator().manual_seed(head_dim)
     q, k = (torch.randn(count, head_dim, generator=generator) for _ in range(2))
     return (q * k).sum(dim=-1)
 
 
 def show_products(dims: tuple[int, ...] = (16, 64, 256, 1024)) -> None:
-    """How q·k and q·k/√d are spread, a line for each d."""
+    """Draws the spread of q·k and of q·k/√d for each d."""
     plain = {f"d = {d}": products(d) for d in dims}
     scaled = {name: values / math.sqrt(d) for (name, values), d in zip(plain.items(), dims, strict=True)}
     plots.dot_products({"q·k": plain, "q·k / √d": scaled})
@@ -59,7 +60,8 @@ def show_products(dims: tuple[int, ...] = (16, 64, 256, 1024)) -> None:
 
 
 def saturated(head_dim: int, power: float, keys: int = 128) -> tuple[float, float]:
-    """The largest weight of a row and Σ p(1 − p), means over 200 rows, of softmax(q·k / d**power) over normal keys."""
+    """The largest weight of a row and Σ p(1 − p) for softmax(q·k / d**power) over normal keys, each the mean of 200
+    rows."""
     generator = torch.Generator().manual_seed(head_dim)
     q, k = (torch.randn(count, head_dim, generator=generator) for count in (200, keys))
     p = torch.softmax(q @ k.T / head_dim**power, dim=-1)
@@ -67,7 +69,7 @@ def saturated(head_dim: int, power: float, keys: int = 128) -> tuple[float, floa
 
 
 def show_saturation() -> None:
-    """Both against d, without the factor 1/√d and with it."""
+    """Draws the two figures of `saturated` against d, without the factor 1/√d and with it."""
     dims = [2**n for n in range(2, 13)]
     lines = {}
     for name, power in (("q·k", 0.0), ("q·k / √d", 0.5)):
@@ -78,13 +80,13 @@ def show_saturation() -> None:
 
 
 def exponents() -> dict[str, tuple[float, float]]:
-    """By type the range of x in which exp(x) is neither 0 nor infinite."""
+    """The range of x in which exp(x) is neither 0 nor infinite, by type."""
     limits = {name: torch.finfo(dtype) for name, dtype in TYPES.items()}
     return {name: (math.log(of.smallest_normal * of.eps), math.log(of.max)) for name, of in limits.items()}
 
 
 def show_exponents(rows: Tensor) -> None:
-    """These ranges beside the scores of some rows `[rows, L_k]`."""
+    """Draws the ranges of `exponents` beside the scores of some rows `[rows, L_k]`."""
     names = {", ".join(f"{score:g}" for score in row): row for row in rows.tolist()}
     plots.safe_exponents(exponents(), names)
     plt.show()

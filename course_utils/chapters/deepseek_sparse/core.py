@@ -28,13 +28,13 @@ SCALE = 96**-0.5  # of the small layer's heads
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Random numbers, the same on every machine; on the GPU where there is one."""
+    """Normal random numbers from a fixed seed, the same on every machine; on the GPU if there is one."""
     numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
     return numbers.cuda() if torch.cuda.is_available() else numbers
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
-    """The largest difference of two tensors."""
+    """The largest absolute difference of two tensors."""
     return (found.double() - expected.double()).abs().max().item()
 
 
@@ -45,7 +45,8 @@ def small_layer() -> tuple[DeepSeekWeights, Tensor]:
 
 
 def latent_and_matrices() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Of the small layer in float64: c [100, 64], W_UK and W_UV by head, and a query by head that is not absorbed."""
+    """From the small layer in float64: c [100, 64], W_UK and W_UV by head, and a query of each head before
+    absorption."""
     weights, hidden = small_layer()
     c = deepseek.project_latent(hidden, weights).double()[:, : SMALL.kv_lora_rank]
     query = normal(100, SMALL.n_heads, SMALL.qk_nope_head_dim, seed=1, dtype=torch.float64)
@@ -53,7 +54,7 @@ def latent_and_matrices() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def counted_reprojected() -> list[dict[str, object]]:
-    """A kernel that unpacks each key on the fly and the absorbed one: FLOPs, bytes, and whether they agree."""
+    """FLOPs and bytes of a kernel that unpacks each key on the fly and of the absorbed one, and whether both agree."""
     queries, keys, heads = 2, 24, SMALL.n_heads
     weights, hidden = small_layer()
     q_nope, q_rope = (
@@ -80,7 +81,7 @@ def counted_reprojected() -> list[dict[str, object]]:
 
 
 def reprojected() -> None:
-    """What unpacking each key costs, counted by the emulator, as a picture and a table."""
+    """Shows what unpacking each key costs, counted by the emulator, as a picture and a table."""
     rows = counted_reprojected()
     panels = {name: [row[name] for row in rows] for name in list(rows[0])[1:3]}
     plots.bars([str(row[""]) for row in rows], panels, colours=(plots.GREY, plots.VERMILION), log=True)
@@ -91,12 +92,13 @@ def reprojected() -> None:
 
 
 def is_right(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
-    """Whether output and log-sum-exp are right, by the course's rule."""
+    """Whether output and log-sum-exp are right by the course's rule."""
     return checks.error_report(found[0], expected[0]).passed and checks.lse_report(found[1], expected[1]).passed
 
 
 def check_dense() -> None:
-    """mla_dense.cu against float64: heads that fill no block, more keys than a tile, queries without a key."""
+    """Checks mla_dense.cu against float64, with heads that do not fill a block, more keys than a tile, and queries
+    without a key."""
     for queries, keys, heads in ((3, 100, 9), (5, 3, 20), (1, 70, 4)):
         inputs = normal(queries, heads, 128), normal(keys, 128, seed=1)
         found = mla_attention(*inputs, scale=SCALE, value_dim=64)
@@ -106,14 +108,15 @@ def check_dense() -> None:
 
 
 def lists_with_edges() -> tuple[Tensor, Tensor, Tensor]:
-    """One query [4, 2, 128] with four lists of keys [4, 4], and a cache [20, 128]: −1, past the end, twice, none."""
+    """One query [4, 2, 128] for each of four lists of keys [4, 4] and a cache [20, 128]. The lists hold −1, keys
+    outside the cache, a key twice, or no key."""
     query, cache = normal(4, 2, 128)[:1].expand(4, 2, 128), normal(20, 128, seed=1)
     lists = [[3, 9, 12, -1], [12, 99, 9, 3], [9, 3, 9, 12], [-1, 20, -7, -1]]
     return query, cache, torch.tensor(lists, dtype=torch.int32, device=cache.device)
 
 
 def check_edges() -> None:
-    """sparse_mla.cu at the edges of its lists."""
+    """Checks sparse_mla.cu at the edges of its lists."""
     query, cache, indices = lists_with_edges()
     out, lse = sparse_mla(query, cache, indices, scale=SCALE, value_dim=64)
     expected = reference.sparse_mla(query, cache, indices, scale=SCALE, value_dim=64)
@@ -126,7 +129,7 @@ def check_edges() -> None:
 
 
 def check_gradient() -> None:
-    """sparse_mla_backward.cu against autograd in float64."""
+    """Checks sparse_mla_backward.cu against autograd in float64."""
     _, cache, indices = lists_with_edges()
     leaves = [x.clone().requires_grad_() for x in (normal(4, 2, 128), cache)]
     grad = normal(4, 2, 64, seed=3)
@@ -139,7 +142,8 @@ def check_gradient() -> None:
 
 
 def fewer_keys() -> None:
-    """How far the small layer with random weights is from dense attention, by the number of keys k."""
+    """Shows how far sparse attention in the small layer, with random weights, is from dense attention, by the number of
+    keys k."""
     weights, hidden = small_layer()
     dense = deepseek_mla(hidden, weights)
     table, away = [], {}
@@ -155,7 +159,7 @@ def fewer_keys() -> None:
 
 
 def shapes(steps: dict[str, Tensor]) -> None:
-    """Shape and dtype of each step of the layer, by its name."""
+    """Shows shape and dtype of each step of the layer, by name."""
     rows = [{"": name, "shape": str(list(x.shape)), "dtype": str(x.dtype)[6:]} for name, x in steps.items()]
     show.table(rows, "shapes of these steps", folded=True)
 
@@ -169,7 +173,7 @@ def broken() -> dict[str, BrokenKernel]:
 
 
 def mistakes() -> None:
-    """Each broken kernel as a difference from the right one."""
+    """Shows each broken kernel as a difference from the right one."""
     for case in broken().values():
         show.mistake(case)
 
@@ -185,8 +189,8 @@ def _tested(launch: Launch, results: tuple[Tensor, ...]) -> str:
 
 
 def verdicts() -> int:
-    """What the sanitizer, compute-sanitizer on a GPU, and a comparison with float64 say of each broken kernel. Returns
-    how many the sanitizer sees."""
+    """Shows what the sanitizer, compute-sanitizer on a GPU, and a comparison with float64 say of each broken kernel.
+    Returns how many kernels the sanitizer names."""
     recorded = measured.load("sanitizer")
     table, seen = [], {}
     for name, case in broken().items():

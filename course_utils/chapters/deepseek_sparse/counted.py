@@ -1,4 +1,4 @@
-"""What chapter 05 counts by formula: caches, FLOPs of a pair and of a token, and what is often said."""
+"""Chapter 05's formulas: bytes of caches, FLOPs of a pair and of a token, and the figures behind common claims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ READY, ABSORBED = "multi-head, K and V ready", "absorbed"
 
 
 def last_token() -> float:
-    """GFLOP of the last token's attention to all of 128 K keys; shown beside that to 2048, and beside all else."""
+    """Draws the GFLOP of the last token's attention to all of 128 K keys, to 2048 of them, and of everything else.
+    Returns the first."""
     dense, few, rest = costs.mla_flops(1, L), costs.sparse_mla_flops(1, L), sum(costs.projection_flops(1).values())
     names = [f"attention to all {L:,} keys", f"attention to {costs.TOP_K} of them", "all projections of the layer"]
     plots.bars(
@@ -49,7 +50,8 @@ def cache_rows() -> list[dict[str, Any]]:
 
 
 def caches() -> float:
-    """How many times smaller MLA's cache is than that of multi-head attention; shown beside others."""
+    """Draws the cache of each kind of attention. Returns how many times smaller than multi-head attention's MLA's cache
+    is."""
     rows = cache_rows()
     columns = ("bytes per token and layer", "61 layers, 128 K tokens: GB")
     colours = (plots.GREY, plots.GREY, plots.BLUE)
@@ -60,7 +62,7 @@ def caches() -> float:
 
 
 def pair_rows() -> list[dict[str, Any]]:
-    """FLOPs of a query and a key with all 128 heads, and what decoding reads for them, by the way to compute them."""
+    """FLOPs of a query and a key with all 128 heads, and the bytes that decoding reads for them, by the form of MLA."""
     flops = {READY: costs.mha_pair_flops(), ABSORBED: costs.mla_pair_flops()}
     flops["unpacking K and V for each pair"] = costs.reprojected_pair_flops()
     read = {READY: 2 * (192 + 128) * 128, ABSORBED: costs.mla_cache_bytes(1)}
@@ -74,7 +76,7 @@ def pair_rows() -> list[dict[str, Any]]:
 
 
 def pair_flops() -> float:
-    """How many times the FLOPs of multi-head mode the absorbed form takes, for a pair."""
+    """Draws `pair_rows`. Returns how many times the FLOPs of multi-head mode the absorbed form takes for a pair."""
     rows = pair_rows()
     columns = {"FLOP": "FLOP", "bytes read per key, decoding": "bytes per key", "FLOP per byte": "FLOP per byte"}
     panels = {title: [None if row[name] == "-" else row[name] for row in rows] for name, title in columns.items()}
@@ -95,14 +97,15 @@ def pair_flops() -> float:
 
 
 def index_pair() -> float:
-    """How many times cheaper it is to score a key than to attend to it."""
+    """How many times cheaper scoring a key is than attending to it."""
     indexer, attention = costs.indexer_pair_flops(), costs.mla_pair_flops()
     print(f"indexer: 2 · 128 · 64 = {indexer:,} FLOP per pair, attention: {attention:,}")
     return attention / indexer
 
 
 def token_costs() -> float:
-    """From how many keys on the indexer takes more FLOPs than the core; the curves of one token, and sums."""
+    """Draws the FLOPs of one token by the number of keys. Returns the number from which on the indexer takes more than
+    the core."""
     lengths = [2**n for n in range(10, 18)]
     curves = {"dense MLA": costs.mla_flops, "indexer": costs.indexer_flops, "sparse core": costs.sparse_mla_flops}
     curves["DSA: indexer and core"] = costs.dsa_flops
@@ -121,20 +124,22 @@ def token_costs() -> float:
 
 
 def multi_head(queries: int, length: int) -> float:
-    """FLOPs of masked attention in multi-head mode, K and V ready, of the last `queries` of `length` tokens."""
+    """FLOPs of masked attention in multi-head mode for the last `queries` of `length` tokens, with K and V already
+    unpacked."""
     return costs.attended_pairs(queries, length, is_causal=True) * costs.mha_pair_flops()
 
 
 def cheaper_from(queries_of: Callable[[int], int], dense: Callable[[int, int], float]) -> int:
-    """The first length from 4096 on at which DSA takes no more FLOPs than this dense attention.
+    """The first length from 4096 on at which DSA takes no more FLOPs than dense attention.
 
-    queries_of: how many of the tokens are queries; dense: FLOPs by queries and length.
+    queries_of: how many of the tokens are queries, by length; dense: FLOPs by queries and length.
     """
     return next(n for n in range(4096, 32768) if costs.dsa_flops(queries_of(n), n) <= dense(queries_of(n), n))
 
 
 def where_dsa_is_cheaper() -> None:
-    """Against multi-head mode: for the last token, for the last 4096, for a whole prompt."""
+    """Shows the length from which on DSA takes fewer FLOPs than multi-head mode, for the last token, the last 4096 and
+    a whole prompt."""
     print(f"by FLOPs DSA is cheaper, for the last token, from {cheaper_from(lambda n: 1, multi_head):,} keys on")
     print(f"         for the last 4096 tokens, this table, from {cheaper_from(lambda n: 4096, multi_head):,}")
     print(
@@ -156,7 +161,7 @@ def nsa_rows() -> list[dict[str, Any]]:
 
 
 def nsa_keys() -> None:
-    """The keys of one query of NSA, branch by branch, as bars and figures."""
+    """Shows the keys of one NSA query branch by branch, as bars and figures."""
     rows = nsa_rows()
     columns = ("compressed", "selected", "window")
     bars = {f"{row['L']:,} tokens": {name: row[name] for name in columns} for row in rows}
@@ -166,7 +171,7 @@ def nsa_keys() -> None:
 
 
 def sizes() -> None:
-    """The sizes of V3.2 and of the small layer on which the chapter runs its kernels."""
+    """Shows the sizes of V3.2, and of the small layer on which the chapter runs its kernels."""
     large, small = DeepSeekConfig.v3_2(), DeepSeekConfig.small()
     names = ("dim", "n_heads", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     names += ("index_n_heads", "index_head_dim", "index_topk")
@@ -176,7 +181,7 @@ def sizes() -> None:
 
 
 def claims() -> None:
-    """What is often said about DSA and MLA, each beside the figure that settles it."""
+    """Shows common claims about DSA and MLA, each beside the figure that settles it."""
     halfway, end = (costs.indexer_flops(1, length) / 1e6 for length in (65536, L))
     share = costs.indexer_flops(L, L) / costs.dsa_flops(L, L)
     latents = costs.mla_cache_bytes(1)

@@ -1,4 +1,4 @@
-"""Chapter 05's way into eight bits: RoPE, the Hadamard transform and FP8, and what each does to a ranking."""
+"""Chapter 05's way into 8 bits: RoPE, the Hadamard transform and FP8, and what each does to a ranking."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAYS: dict[str, Way] = {"without": torch.clone, "with Hadamard": deepseek.hadama
 
 
 def scores_by_place() -> dict[str, Tensor]:
-    """q · k [50, 50] of one query and one key at all places, by the convention with which the two are rotated."""
+    """q · k [50, 50] of one query and one key at all pairs of positions, each rotated by its own convention."""
     table = rope.rope_table(SMALL, torch.arange(50))
     q, k = (normal(1, 64, seed=seed, dtype=torch.float32).cpu().expand(50, 64) for seed in (0, 1))
     turns = {"interleaved": (rope.rope_interleaved,) * 2, "half-split": (rope.rope_half_split,) * 2}
@@ -30,14 +30,14 @@ def scores_by_place() -> dict[str, Tensor]:
 
 
 def distances() -> None:
-    """Scores against the distance: a curve for each of the two conventions, a cloud where they are mixed."""
+    """Draws scores against the distance: a curve for each of the two conventions, and a cloud where they are mixed."""
     found = scores_by_place()
     plots.scores_by_distance(found)
     plt.show()
 
 
 def same_distances() -> None:
-    """A few of these scores, and how one convention is made from the other."""
+    """Prints a few of the scores, and that the two conventions differ only in the order of the numbers."""
     found = scores_by_place()
     for name in ("interleaved", "half-split"):
         seven, again, eight = (found[name][place].item() for place in ((12, 5), (47, 40), (47, 39)))
@@ -52,14 +52,14 @@ def same_distances() -> None:
 
 
 def outlier() -> Tensor:
-    """A vector of 128 normal numbers, in one place 10 more."""
+    """A vector of 128 normal numbers with 10 added to one of them."""
     vector = torch.randn(128, generator=torch.Generator().manual_seed(0))
     vector[5] += 10
     return vector
 
 
 def spread() -> None:
-    """That vector before and after the Hadamard transform; two other ones, whose product does not change."""
+    """Draws `outlier` before and after the Hadamard transform, and two other vectors whose product does not change."""
     vector = outlier()
     after = deepseek.hadamard_transform(vector)
     plots.sizes({"one large number": vector, "after the Hadamard transform": after})
@@ -70,19 +70,19 @@ def spread() -> None:
 
 
 def e4m3_values() -> Tensor:
-    """All finite numbers of the format, in their order."""
+    """All finite E4M3 numbers in increasing order."""
     values = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     return values[values.isfinite()].unique()
 
 
 def e4m3_steps() -> None:
-    """The numbers of E4M3 between 0 and 8, as marks on a line."""
+    """Draws the E4M3 numbers between 0 and 8 as marks on a line."""
     plots.numbers_on_a_line([value for value in e4m3_values().tolist() if 0 <= value <= 8])
     plt.show()
 
 
 def e4m3() -> None:
-    """How many numbers E4M3 has, and what becomes of the vector with the large number."""
+    """Shows how many numbers E4M3 has, and what becomes of the vector with the large number."""
     values = e4m3_values()
     print(
         f"{len(values)} values; in [1, 2): {int(((values >= 1) & (values < 2)).sum())}, largest {values.max():.0f}, "
@@ -97,13 +97,13 @@ def e4m3() -> None:
 
 
 def dequantized(x: Tensor) -> Tensor:
-    """What FP8 makes of each vector."""
+    """Each vector quantized to FP8 and back."""
     x8, scale = quantize_e4m3(x)
     return x8.float() * scale[..., None]
 
 
 def ranking(queries: Tensor, keys: Tensor, transform: Way) -> tuple[float, float]:
-    """% of the 64 best keys that FP8 chooses, and the error of q · k as a share of its spread over the keys."""
+    """Percent of the 64 best keys that FP8 chooses, and the error of q · k as a share of its spread over the keys."""
     exact = queries.double() @ keys.double().T
     found = (dequantized(transform(queries)) @ dequantized(transform(keys)).T).double()
     chosen = torch.zeros_like(exact).scatter_(1, found.topk(64).indices, 1.0)
@@ -112,7 +112,8 @@ def ranking(queries: Tensor, keys: Tensor, transform: Way) -> tuple[float, float
 
 
 def cases() -> dict[str, tuple[Tensor, Tensor]]:
-    """64 queries and 1024 keys, normal numbers, with 10 added in place 5 of some; by where."""
+    """64 queries and 1024 keys of normal numbers, with 10 added to component 5 of some of them; by which vectors have
+    it."""
     queries, keys = (normal(n, 128, seed=n, dtype=torch.float32).cpu() for n in (64, 1024))
     queries_10, keys_10 = (x + 10 * (torch.arange(128) == 5) for x in (queries, keys))
     keys_same = keys.clone()
@@ -124,7 +125,8 @@ def cases() -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def chosen_without_hadamard() -> float:
-    """% of the right keys that FP8 chooses, with the large number in all vectors, without the transform and with it."""
+    """Draws how many of the right keys FP8 chooses without and with the transform, if all vectors have the large
+    number. Returns the percent without it."""
     pair = cases()["in q and k"]
     found = {name: ranking(*pair, transform) for name, transform in WAYS.items()}
     panels = {"% of the right keys": [right for right, _ in found.values()]}
@@ -135,7 +137,8 @@ def chosen_without_hadamard() -> float:
 
 
 def case_rows() -> list[dict[str, Any]]:
-    """For each case how much of the ranking is that place's, and what FP8 chooses without and with the transform."""
+    """For each case, how much of the ranking the large component decides, and what FP8 chooses without and with the
+    transform."""
     rows = []
     for name, (queries, keys) in cases().items():
         products, large = queries @ keys.T, queries[:, 5, None] * keys[:, 5]
@@ -150,16 +153,17 @@ def case_rows() -> list[dict[str, Any]]:
 
 
 def compare_cases() -> None:
-    """What FP8 chooses in each case, as a picture and a table."""
+    """Shows what FP8 chooses in each case, as a picture and a table."""
     rows = case_rows()
     pairs = {row["10 more in place 5"]: (row["% right, without"], row["% right, with Hadamard"]) for row in rows}
-    plots.kept_by_fp8(pairs)
+    plots.chosen_by_fp8(pairs)
     plt.show()
     show.table(rows, "the share that comes from that one place, and the errors", folded=True)
 
 
 def check_fp8() -> None:
-    """lightning_indexer_fp8.cu against float64 on the same eight-bit numbers, and beside the kernel in bf16."""
+    """Checks lightning_indexer_fp8.cu against float64 on the same 8-bit numbers, and shows it beside the bf16
+    kernel."""
     q, k, weights = random_inputs()
     (q8, q_scale), (k8, k_scale) = quantize_e4m3(q), quantize_e4m3(k)
     inputs = [x.cpu() for x in (q8, k8, weights)]
@@ -175,6 +179,6 @@ def check_fp8() -> None:
 
 
 def scales_left_out() -> Tensor:
-    """What the indexer must refuse: queries in FP8 without their scales."""
+    """Calls the indexer with FP8 queries and without their scales, which it must refuse."""
     q, k, weights = random_inputs()
     return lightning_indexer(quantize_e4m3(q)[0], quantize_e4m3(k)[0], weights)

@@ -32,7 +32,7 @@ def eight_words() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def by_hand() -> Tensor:
-    """The scores [8] of the eight words by the formula, drawn with the products from which they come."""
+    """Computes the scores [8] of the eight words by the formula, and draws them with their products."""
     keys, queries, weights = eight_words()
     dots = queries @ keys.T
     scores = weights @ dots.relu()
@@ -43,7 +43,7 @@ def by_hand() -> Tensor:
 
 
 def by_kernel() -> None:
-    """The same by the kernel, as causal attention of eight equal queries, and what ReLU is for."""
+    """Computes the same scores by the kernel, with eight equal queries, and shows what ReLU is for."""
     keys, queries, weights = eight_words()
     device = normal(1).device
     eight = queries.expand(8, 3, 4).to(device, torch.bfloat16)
@@ -55,7 +55,7 @@ def by_kernel() -> None:
 
 
 def shares_of_zeros() -> dict[int, float]:
-    """By the number of heads: % of the scores of random vectors that are exactly 0."""
+    """Percent of the scores of random vectors that are exactly 0, by the number of heads."""
     shares = {}
     for heads in (2, 4, 8, 64):
         queries, keys = (
@@ -69,7 +69,7 @@ def shares_of_zeros() -> dict[int, float]:
 
 
 def zeros() -> None:
-    """How many scores are exactly 0, by the number of heads."""
+    """Draws `shares_of_zeros`."""
     shares = shares_of_zeros()
     names = [f"{heads} heads" for heads in shares]
     plots.bars(names, {"random vectors: % of the scores that are exactly 0": [round(x, 1) for x in shares.values()]})
@@ -77,12 +77,12 @@ def zeros() -> None:
 
 
 def random_inputs() -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [5, 9, 128], keys [130, 128] and weights [5, 9], at sizes that fit no tile."""
+    """Queries [5, 9, 128], keys [130, 128] and weights [5, 9], sizes that no tile divides."""
     return normal(5, 9, 128), normal(130, 128, seed=1), normal(5, 9, seed=2, dtype=torch.float32)
 
 
 def check_indexer() -> None:
-    """lightning_indexer.cu against float64."""
+    """Checks lightning_indexer.cu against float64."""
     inputs = random_inputs()
     found = lightning_indexer(*inputs, q_start=120)
     expected = reference.lightning_indexer(*inputs, q_start=120)
@@ -101,25 +101,25 @@ def normal_scores() -> Tensor:
 
 
 def select_normal() -> Tensor:
-    """The indices [1, 2048] of the greatest of these."""
+    """The indices [1, 2048] of the greatest of `normal_scores`."""
     return select_topk(normal_scores()[None], 2048)
 
 
 def mostly_zeros() -> Tensor:
-    """The same without their signs, of which 90 % have become 0."""
+    """`normal_scores` without their signs, of which 90 % are set to 0."""
     drop = torch.rand(16384, generator=torch.Generator().manual_seed(1)) < 0.9
     return torch.where(drop, 0.0, normal_scores().abs())
 
 
 def undecided(scores: Tensor, k: int = 2048) -> int:
-    """Scores in the bin of the k-th greatest, after the first 11 bits."""
+    """How many scores share the bin of the k-th greatest after the first digit of 11 bits."""
     bits = scores.view(torch.int32).long() & 0xFFFFFFFF
     digit = torch.where(bits >= 1 << 31, 0xFFFFFFFF - bits, bits + (1 << 31)) >> 21
     return int((digit == digit.sort(descending=True).values[k - 1]).sum())
 
 
-def open_after_one_digit() -> float:
-    """% of a row of normal scores that is undecided after one digit."""
+def undecided_after_one_digit() -> float:
+    """Percent of a row of normal scores that is undecided after one digit."""
     few, many = undecided(normal_scores()), undecided(mostly_zeros())
     print(f"normal scores: {few:,} of 16,384 are open after one digit")
     print(f"90 % zeros:    {many:,}")
@@ -127,7 +127,7 @@ def open_after_one_digit() -> float:
 
 
 def check_topk() -> None:
-    """radix_topk.cu on rows with many ties, the second of which has only 300 legal keys."""
+    """Checks radix_topk.cu on rows with many ties; the second row has only 300 legal keys."""
     logits = (normal(2, 3000, dtype=torch.float32) - 1).relu()
     logits[1, 300:] = -math.inf
     indices, theirs = select_topk(logits, 600), torch.topk(logits, 600).indices

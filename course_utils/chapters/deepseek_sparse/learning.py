@@ -20,7 +20,7 @@ Curves = dict[str, list[float]]
 
 
 def trained_dense() -> study.Recall:
-    """The model after its dense training; says how many of the answers are right."""
+    """The model after dense training. Prints how many of its answers are right."""
     model = study.Recall()
     study.train_dense(model)
     print(
@@ -30,7 +30,7 @@ def trained_dense() -> study.Recall:
 
 
 def task() -> None:
-    """A piece of the task: facts in random order, and the eight that a question needs."""
+    """Draws a sequence of the task: facts in random order, and the eight that a question needs."""
     batch = study.make_batch(1, torch.Generator().manual_seed(0))
     plots.facts_of_a_question(
         batch.names[0, : study.FACTS], batch.values[0, : study.FACTS], int(batch.names[0, study.FACTS])
@@ -39,7 +39,7 @@ def task() -> None:
 
 
 def mass_curves(model: study.Recall, indexers: Mapping[str, study.Recall]) -> Curves:
-    """% of the attention that k keys keep, for each k in `KS`, by the way of choosing them."""
+    """Percent of the attention mass that k keys hold, for each k in `KS`, by the way of choosing keys."""
     ways = {"oracle": (model, "oracle")} | {name: (chosen, "indexer") for name, chosen in indexers.items()}
     ways |= {"the last k": (model, "window"), "random": (model, "random")}
     ways["oracle, model untrained"] = (study.Recall(), "oracle")
@@ -47,7 +47,7 @@ def mass_curves(model: study.Recall, indexers: Mapping[str, study.Recall]) -> Cu
 
 
 def mass_before(model: study.Recall) -> float:
-    """% of the attention's mass on the best 8 keys, and the curves of all ways to choose before the warm-up."""
+    """Draws the curves of all ways to choose before the warm-up. Returns the percent of the mass on the best 8 keys."""
     curves = mass_curves(model, {"indexer, untrained": model})
     plots.mass_kept(KS, curves)
     plt.show()
@@ -55,7 +55,7 @@ def mass_before(model: study.Recall) -> float:
 
 
 def warmed_up(model: study.Recall) -> study.Recall:
-    """The model with its indexer after the warm-up, whose course is drawn."""
+    """The model with its indexer after the warm-up. Draws the course of the warm-up."""
     warm = copy.deepcopy(model)
     curve = study.warm_up(warm)
     best = 100 * study.mass_kept(model, (8,), "oracle")[0]
@@ -67,13 +67,13 @@ def warmed_up(model: study.Recall) -> study.Recall:
 
 
 def mass_after(model: study.Recall, warm: study.Recall) -> None:
-    """The curves with the indexer after the warm-up."""
+    """Draws the curves with the indexer after the warm-up."""
     plots.mass_kept(KS, mass_curves(model, {"indexer, untrained": model, "indexer, after the warm-up": warm}))
     plt.show()
 
 
 def answers(model: study.Recall, warm: study.Recall) -> None:
-    """How many answers are right with k keys, by the way of choosing them."""
+    """Draws how many answers are right with k keys, by the way of choosing them."""
     found: dict[str, dict[int, float]] = {}
     for k in (4, 8, 16, 32):
         line = {"oracle": study.accuracy(model, k, "oracle"), "indexer, untrained": study.accuracy(model, k)}
@@ -91,7 +91,8 @@ def answers(model: study.Recall, warm: study.Recall) -> None:
 
 
 def sparse_training(model: study.Recall) -> float:
-    """% of the answers that are right after sparse training without a warm-up; beside it short and long ones."""
+    """Draws how many answers are right before and after sparse training, with and without a warm-up. Returns the
+    percent after 60 sparse steps without one."""
     rows, groups = [], {}
     for steps, sparse_steps in ((0, 60), (10, 60), (20, 60), (0, 240)):
         trained = copy.deepcopy(model)
@@ -112,7 +113,7 @@ def sparse_training(model: study.Recall) -> float:
 
 @torch.no_grad()
 def by_kernels(model: study.Recall, data: study.Batch, k: int, sequence: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, indices and answers of one sequence, through the three kernels, in bf16."""
+    """Logits, indices and answers of one sequence by the three kernels in bf16."""
     device = normal(1).device
     x = study.Tensors(*(part[sequence].to(device) for part in model.tensors(data)))
     low = [part.bfloat16() for part in (x.query, x.latent, x.q_index, x.k_index)]
@@ -124,7 +125,8 @@ def by_kernels(model: study.Recall, data: study.Batch, k: int, sequence: int) ->
 
 
 def check_kernels(warm: study.Recall, sequences: int = 4) -> None:
-    """The trained weights in our kernels: answers that are right, and keys that PyTorch chooses as well."""
+    """Runs the trained weights in our kernels: prints how many answers are right, and how many keys PyTorch chooses as
+    well."""
     data = study.new_batch()
     found = [by_kernels(warm, data, 8, n) for n in range(sequences)]
     right = torch.stack([said == data.answers[n] for n, (_, _, said) in enumerate(found)]).float().mean()
@@ -136,6 +138,6 @@ def check_kernels(warm: study.Recall, sequences: int = 4) -> None:
 
 @torch.no_grad()
 def scores_and_attention(warm: study.Recall) -> tuple[Tensor, Tensor]:
-    """Of one sequence the indexer's scores, by the kernel, and the true attention, both [32, 256]."""
+    """The indexer's scores of one sequence by the kernel, and the true attention, both [32, 256]."""
     data = study.new_batch()
     return by_kernels(warm, data, 8, 0)[0].cpu(), study.mass(study.attention(warm.tensors(data)))[0]

@@ -1,4 +1,4 @@
-"""Chapter 05's figures of a GPU: what was recorded there, beside the peers, as pictures with their tables."""
+"""Chapter 05's recorded GPU figures, ours beside other libraries', as pictures with their tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def record() -> Measurement:
 
 
 def gains() -> None:
-    """How many times as fast as dense attention the three kernels are, by length: as absorbed MLA, and as prefill."""
+    """Draws how many times as fast as dense attention the three kernels are, by length: dense as absorbed MLA, and as
+    prefill."""
     table = []
     for row in record().select(part="step", name=STEP):
         others = {other["name"]: other for other in record().select(part="step", length=row["length"])}
@@ -75,7 +76,8 @@ def gains() -> None:
 
 
 def reprojected() -> None:
-    """The kernel that unpacks each key on the fly, absorbed attention in PyTorch, and our kernel."""
+    """Shows the times of the kernel that unpacks each key on the fly, of absorbed attention in PyTorch, and of our
+    kernel."""
     table = []
     for row in record().select(part="reprojected"):
         line = {"kernel": row["name"], "queries": row["queries"], "keys": row["length"], "heads": row["heads"]}
@@ -92,7 +94,8 @@ def reprojected() -> None:
 
 
 def _rates(part: str, columns: dict[str, str], shape: tuple[str, ...]) -> None:
-    """TFLOP/s of the kernels of one part, a group of bars for each shape; a table of `columns` by their titles."""
+    """Draws TFLOP/s of the kernels of one part, a group of bars for each shape, and shows a table of `columns` by
+    title."""
     rows = record().select(part=part)
     groups: dict[str, dict[str, float]] = {}
     for row in rows:
@@ -111,19 +114,19 @@ def _rates(part: str, columns: dict[str, str], shape: tuple[str, ...]) -> None:
 
 
 def indexer() -> None:
-    """The lightning indexer beside PyTorch and TileLang."""
+    """Shows the lightning indexer beside PyTorch and TileLang."""
     columns = {"heads": "heads", "head_dim": "d", "median_ms": "ms", "tflop_per_s": "TFLOP/s"}
     _rates("indexer", columns | {"ratio_to_torch": "times torch"}, ("heads", "head_dim"))
 
 
 def core() -> None:
-    """The sparse core beside PyTorch and TileLang."""
+    """Shows the sparse core beside PyTorch and TileLang."""
     columns = {"heads": "heads", "k": "k", "median_ms": "ms", "tflop_per_s": "TFLOP/s"}
     _rates("core", columns | {"ratio_to_torch": "times torch"}, ("k",))
 
 
 def backward() -> None:
-    """The core's backward pass beside its forward pass and TileLang's."""
+    """Shows the core's backward pass beside its forward pass and TileLang's backward pass."""
     columns = {"heads": "heads", "k": "k", "median_ms": "ms", "gflop": "GFLOP", "tflop_per_s": "TFLOP/s"}
     _rates("backward", columns, ("k",))
     names = (BACKWARD, CORE_PORTABLE)
@@ -134,8 +137,9 @@ def backward() -> None:
     )
 
 
-def beside_tilelang() -> None:
-    """Ours beside TileLang's, forward and backward, and what others publish and was not timed."""
+def compare_with_tilelang() -> None:
+    """Shows our kernels beside TileLang's, forward and backward, and what other authors report, which we did not
+    time."""
     pairs = (
         ("core", CORE, "TileLang, pipelined", 8192),
         ("backward", BACKWARD, BACKWARD_TILELANG, 4096),
@@ -154,7 +158,7 @@ def beside_tilelang() -> None:
 
 
 def topk() -> None:
-    """Top-k beside `torch.topk` and TileLang's, by the rows' lengths and by what is in them."""
+    """Shows top-k beside `torch.topk` and TileLang's, by the length and the content of the rows."""
     table = []
     for row in record().select(part="topk", name=TOPK):
         where = {"queries": row["queries"], "length": row["length"], "scores": row["scores"]}
@@ -178,7 +182,7 @@ def topk() -> None:
 
 
 def quality() -> None:
-    """Sparse against dense attention with V3.2's own sizes and random weights, on a GPU."""
+    """Shows sparse beside dense attention with V3.2's sizes and random weights, as recorded on a GPU."""
     table = []
     for row in record().select(part="quality"):
         line = {"tokens": row["length"], "k": row["k"], "largest difference": row["max_difference"]}
@@ -191,7 +195,7 @@ def quality() -> None:
 
 
 def measure() -> Measurement:
-    """The step of DSA by length, measured here if this is a GPU with room for it, otherwise recorded."""
+    """The step of DSA by length, measured here if this is a GPU with enough memory, otherwise recorded."""
     room = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 0  # 37 GB at 128 K, mostly K and V
     live = [n for n in LENGTHS if n == LENGTHS[0] or 2.8e5 * n < room]
 
@@ -224,8 +228,8 @@ def _draw_times(table: list[dict[str, Any]], colours: tuple[str, ...]) -> None:
     plt.show()
 
 
-def beside_dense(taken: Measurement) -> float:
-    """How many times as fast as dense MLA DSA is at the greatest length; by length as a picture and as a table."""
+def gain_over_dense(taken: Measurement) -> float:
+    """Shows DSA beside dense MLA by length. Returns how many times as fast DSA is at the greatest length."""
     table = []
     for length, found in _by_length(taken).items():
         dsa = _dsa(found)
@@ -239,7 +243,8 @@ def beside_dense(taken: Measurement) -> float:
 
 
 def speeds_of_parts(taken: Measurement) -> None:
-    """The time of the parts by length; their TFLOP/s at the greatest, and where indexer and core take as long."""
+    """Shows the time of each part by length, TFLOP/s at the greatest length, and the length at which indexer and core
+    take equally long."""
     length, found = list(_by_length(taken).items())[-1]
     names = {name: PARTS[name] for name in (INDEXER_FP8, TOPK, CORE) if name in found}
     shares = {
@@ -263,8 +268,8 @@ def lengths_of(taken: Measurement) -> list[int]:
     return list(_by_length(taken))
 
 
-def beside_multi_head(taken: Measurement) -> int | str:
-    """From which length on DSA is faster than dense attention in multi-head mode, or "never"."""
+def faster_than_multi_head_from(taken: Measurement) -> int | str:
+    """The length from which on DSA is faster than dense attention in multi-head mode, or "never"."""
     table = []
     for length, found in _by_length(taken).items():
         line = {"L": length} | _milliseconds(found, PARTS_MHA)
@@ -279,7 +284,7 @@ def beside_multi_head(taken: Measurement) -> int | str:
 
 
 def layers() -> None:
-    """A whole layer from hidden states, absorbed and sparse: time and FLOPs."""
+    """Shows time and FLOPs of a whole layer from hidden states, absorbed and sparse."""
     table = []
     for row in record().select(part="layer", name=SPARSE_LAYER):
         others = {other["name"]: other for other in record().select(part="layer", length=row["length"])}

@@ -1,4 +1,4 @@
-"""Gradients of attention by other ways than a formula: autograd, and the slope of the loss along a direction."""
+"""Gradients of attention computed without a formula: by autograd, and as the slope of the loss along a direction."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def example(scale: float) -> tuple[Tensor, ...]:
 
 
 def by_autograd(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, scale: float) -> tuple[Tensor, ...]:
-    """dQ, dK and dV of one head `[L, d]`."""
+    """dQ, dK and dV of one head `[L, d]`, by autograd."""
     leaves = [x.clone().requires_grad_() for x in (query, key, value)]
     out = torch.softmax(scale * leaves[0] @ leaves[1].T, dim=1) @ leaves[2]
     return torch.autograd.grad(out, leaves, grad_out)
 
 
 def slopes(attention: Callable[..., Tensor], device: torch.device) -> list[Row]:
-    """Of query, key and value: how the float64 loss changes when it moves in a random direction, and what the gradient
-    of `attention` (causal, differentiable) says. Columns: input, slope, gradient."""
+    """For query, key and value: the slope of the float64 loss along a random direction, and the slope that the gradient
+    of `attention` (causal, differentiable) predicts. Columns: input, slope, gradient."""
     torch.manual_seed(5)
     *inputs, weight = torch.randn(4, 1, 2, 70, 32).to(device)
     leaves = [x.clone().requires_grad_() for x in inputs]

@@ -1,4 +1,4 @@
-"""Bytes of the two loop orders of chapter 02: requested, by footprint, and what came from HBM."""
+"""Bytes of the two loop orders of chapter 02: requested, footprint, and read from HBM."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def reaching_hbm() -> list[Row]:
 
 
 def hbm_reads(kernel: str) -> int:
-    """Bytes that a kernel read from HBM, by ncu, at `reaching_hbm`'s shape."""
+    """Bytes that a kernel read from HBM at the shape of `reaching_hbm`, by ncu."""
     return _counted(kernel)["metrics"]["dram__bytes_read"]
 
 

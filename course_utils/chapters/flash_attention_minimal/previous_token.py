@@ -15,8 +15,8 @@ TOKENS, WIDTH = 16, 32  # a token is a random vector in the first half, its posi
 
 
 def train(attention: Callable[..., Tensor], device: torch.device, steps: int = 25) -> tuple[list[float], list[Tensor]]:
-    """Trains W_q, W_k and W_v of one causal layer, always from the same start and on the same sequences: the error at
-    each step, and the matrices `[32, 32]`. A layer that always answers 0 has an error of about 1."""
+    """Trains W_q, W_k and W_v of one causal layer, always from the same start and on the same sequences. Returns the
+    error at each step and the matrices `[32, 32]`. A layer that always answers 0 has an error of about 1."""
     torch.manual_seed(6)
     weights = [(0.1 * torch.randn(WIDTH, WIDTH)).to(device).requires_grad_() for _ in range(3)]
     optimiser, losses = torch.optim.Adam(weights, lr=0.05), []
@@ -45,7 +45,7 @@ def looks_at(weights: list[Tensor]) -> Tensor:
 
 
 def _sequences(device: torch.device) -> Tensor:
-    """Eight of them, `[8, 1, 16, 32]`."""
+    """Eight sequences, `[8, 1, 16, 32]`."""
     half = 8, 1, TOKENS, WIDTH // 2
     return torch.cat([torch.randn(half), torch.zeros(half)], dim=3).to(device)
 

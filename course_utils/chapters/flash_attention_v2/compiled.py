@@ -27,9 +27,8 @@ WIDTH, HEADS = 128, 2
 
 
 def graphs_of_a_step() -> int:
-    """What torch.compile makes of a training step of the block with our operator, and whether loss and gradients are
-    those of eager mode. Returns how many graphs that are.
-    """
+    """Draws what torch.compile makes of a training step of the block with our operator, and prints whether loss and
+    gradients equal eager mode's. Returns the number of graphs."""
     torch.manual_seed(0)
     from course_utils.bench.flash_attention_v2 import Block
 
@@ -46,7 +45,7 @@ def graphs_of_a_step() -> int:
 
 
 def compiled(block: nn.Module, kept: list[GraphModule]) -> Callable[[Tensor], Tensor]:
-    """The block by torch.compile, in one graph; `kept` gets the graphs of its forward and backward pass."""
+    """The block by torch.compile, in one graph. The graphs of its forward and backward pass are appended to `kept`."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd  # both take seconds to import
 
@@ -59,18 +58,18 @@ def compiled(block: nn.Module, kept: list[GraphModule]) -> Callable[[Tensor], Te
 
 
 def loss_and_gradients(block: nn.Module, model: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, ...]:
-    """Of a mean of squares; model: the block, or what it is compiled to."""
+    """Loss (a mean of squares) and gradients of the block. model: the block itself, or its compiled form."""
     loss = model(x).float().square().mean()
     return loss.detach(), *torch.autograd.grad(loss, list(block.parameters()))
 
 
 def alike(found: Tensor, expected: Tensor) -> bool:
-    """Whether they are equal up to rounding: on a GPU dQ is summed by atomics, in no fixed order."""
+    """Whether two results are equal up to rounding. On a GPU atomics add to dQ in no fixed order."""
     return bool((found - expected).abs().max() <= 1e-2 * expected.abs().max())
 
 
 def operations(graph: GraphModule) -> list[tuple[str, str]]:
-    """Kind and name of each operation that computes something, in their order; a view computes nothing."""
+    """Kind and name of each operation of a graph that computes something, in order; views are left out."""
     found = []
     for target in (node.target for node in graph.graph.nodes if isinstance(node.target, OpOverload)):
         name = target.overloadpacket.__name__
@@ -86,7 +85,8 @@ def operations(graph: GraphModule) -> list[tuple[str, str]]:
 
 
 def steps() -> None:
-    """Time and memory of a step, eager and compiled, with our operator and with SDPA: measured here or recorded."""
+    """Shows time and memory of a step, eager and compiled, with our operator and with SDPA, measured here or
+    recorded."""
 
     def measure() -> list[Row]:
         from course_utils.bench.compiled_step import compiled_step

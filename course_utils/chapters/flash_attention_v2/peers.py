@@ -1,4 +1,4 @@
-"""Chapter 03's kernel beside PyTorch's: by length, under the roofs, in short calls, for few queries."""
+"""Chapter 03's kernel beside PyTorch's: by length, under the roofline, in short calls, and for few queries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def record() -> Measurement:
 
 
 def ratios(peer: str, which: str, **where: object) -> list[float]:
-    """How many times as fast as one of PyTorch's kernels ours is, shape by shape; all ran side by side.
+    """How many times as fast as one of PyTorch's kernels ours is, for each shape; all were timed in one run.
 
     which: "forward" or "backward"; where: columns of the recording.
     """
@@ -56,7 +56,7 @@ def ratios(peer: str, which: str, **where: object) -> list[float]:
 
 
 def summary() -> None:
-    """Both passes beside FLASH and cuDNN, over all shapes."""
+    """Prints the ratios of both passes to FLASH and cuDNN, over all shapes."""
     print(f"{OURS} beside PyTorch's own kernels ({measured.caption(record())}):")
     for row in record().select(part="summary"):
         for peer in PEERS:
@@ -69,18 +69,18 @@ def summary() -> None:
 
 
 def peak(name: str) -> float:
-    """TFLOP/s of a ceiling that chapter 00 measured."""
+    """TFLOP/s of one of the ceilings that chapter 00 measured."""
     return ceilings()[name]["tflop_per_s"]
 
 
 def minimal_speed() -> float:
-    """The most TFLOP/s that chapter 02's kernel reached."""
+    """The highest TFLOP/s of chapter 02's kernel."""
     rows = measured.load("02_flash_attention_minimal").select(name="flash_attention_minimal")
     return max(row["tflop_per_s"] for row in rows)
 
 
 def show_peaks() -> None:
-    """What the GPU can do, beside what chapter 02's kernel did."""
+    """Draws the measured ceilings of the GPU and the speed of chapter 02's kernel."""
     bars = {
         "matrix products in fp16, tensor cores, cuBLAS": peak(BY_CUBLAS),
         "the same by mma.sync and nothing else": peak(BY_MMA),
@@ -93,7 +93,7 @@ def show_peaks() -> None:
 
 
 def show_floors() -> None:
-    """The least time of arithmetic and of memory for three lengths, in fp16."""
+    """Draws the least times of arithmetic and of memory for three lengths, in fp16."""
     hbm = ceilings()["device memory copy"]["gb_per_s"] * 1e9
     floors: dict[str, list[float]] = {"arithmetic, ms": [], "memory, ms": [], "FLOP per byte": []}
     for length in (512, 2048, 8192):
@@ -111,7 +111,7 @@ def show_floors() -> None:
 
 
 def speed_by_length(which: str) -> None:
-    """TFLOP/s of a pass against the length: ours and PyTorch's kernels. which: "forward" or "backward"."""
+    """Draws TFLOP/s of a pass against the length, for our kernel and PyTorch's. which: "forward" or "backward"."""
     panels = {}
     for d, is_causal in ALL_CASES:
         where = {"part": "lengths", "pass": which, "head_dim": d, "is_causal": is_causal}
@@ -125,7 +125,7 @@ def speed_by_length(which: str) -> None:
 
 
 def ratio_table(which: str) -> None:
-    """How many times as fast as PyTorch's kernels ours is, length by length, median of three runs."""
+    """Shows how many times as fast as PyTorch's kernels ours is, by length, as the median of three runs."""
     table = []
     for peer in PEERS:
         for d, is_causal in ALL_CASES:
@@ -136,7 +136,7 @@ def ratio_table(which: str) -> None:
 
 
 def lead_by_rescaling() -> None:
-    """How much of the lead over FLASH is worth what rescaling O only when it must be is worth."""
+    """Prints our lead over FLASH with and without lazy rescaling of O."""
     always = next(step for step in TUNING if step.title == "O rescaled at every tile")
     for d in (64, 128):
         where = {"part": "tuning", "head_dim": d, "is_causal": False, "length": LENGTH}
@@ -149,7 +149,7 @@ def lead_by_rescaling() -> None:
 
 
 def long_sequences() -> None:
-    """TFLOP/s at d = 128 and 16,384 tokens, the shape that FlashAttention-3's authors report."""
+    """Shows TFLOP/s at d = 128 and 16,384 tokens, the shape that FlashAttention-3's authors report."""
     table = []
     for which, is_causal in (("forward", False), ("forward", True), ("backward", False)):
         row = {"": which + ", causal" * is_causal}
@@ -172,7 +172,7 @@ def _at_table() -> tuple[dict[str, dict], str, float, int]:
 
 
 def naive_traffic() -> float:
-    """What naive attention moves between HBM and the chip, by ncu. Returns how many times the least that is."""
+    """Shows what naive attention moves between HBM and the chip, by ncu. Returns its ratio to the least possible."""
     rows, caption, *_ = _at_table()
     read, written, least = (rows[NAIVE][key] for key in ("hbm_read_mb", "hbm_written_mb", "least_mb"))
     print(f"{read:,.0f} MB read, {written:,.0f} MB written; Q, K, V and O once: {least:,.0f} MB ({caption})")
@@ -180,7 +180,7 @@ def naive_traffic() -> float:
 
 
 def roofline() -> None:
-    """The kernels under the roofs of chapter 00, by the bytes that ncu measured at HBM; and these figures."""
+    """Draws the kernels under the roofline of chapter 00, by the HBM bytes that ncu measured, with a table."""
     rows, caption, flops, _ = _at_table()
     points = {}
     for name, row in rows.items():
@@ -197,7 +197,7 @@ def roofline() -> None:
 
 
 def exponentials() -> None:
-    """The time of the products alone, of the exponentials alone, and of the kernel."""
+    """Draws the time of the products alone, of the exponentials alone, and of the kernel."""
     rows, caption, flops, count = _at_table()
     per_second = ceilings()["exponentials, special function units"]["per_s"]
     products = flops / (peak(BY_MMA) * 1e12)
@@ -213,7 +213,7 @@ def exponentials() -> None:
 
 
 def busy() -> None:
-    """What ncu says keeps the kernel's units and warps busy."""
+    """Shows how busy ncu found the kernel's units and warps."""
     by_ncu = measured.load("bottlenecks")
     rows = [row for row in by_ncu.rows if row["name"].startswith("v2 forward")]
     shares = {row["kernel"]: row for row in bottlenecks.table(rows)}
@@ -225,14 +225,14 @@ def busy() -> None:
 
 
 def time_and_memory() -> None:
-    """Training with a constant number of tokens: naive attention, which stores P, and ours."""
+    """Draws time and memory of training with a constant number of tokens: naive attention, which stores P, and ours."""
     plots.time_and_memory(record().select(part="recompute"), ["stores P", "recomputes P"])
     plt.show()
     print(training_caption())
 
 
 def training_caption() -> str:
-    """What `time_and_memory` shows."""
+    """The caption of `time_and_memory`."""
     return f"B · L = {TOKENS}, H · d = {WIDTH}, d = 64, fp16, {measured.caption(record())}"
 
 
@@ -240,13 +240,13 @@ def training_caption() -> str:
 
 
 def share_of_places(batch: int, length: int) -> float:
-    """The share of the GPU's places for blocks of the last step that 12 heads of d = 64 take."""
+    """The share of the GPU's block slots that the last step fills with 12 heads of d = 64."""
     places = blocks_that_fit().blocks * ceilings()["streaming multiprocessors"]["count"]
     return batch * 12 * costs.ceil_div(length, FORWARD.rows_per_block(64)) / places
 
 
 def show_places() -> None:
-    """Blocks of some batches and lengths beside the places for them."""
+    """Prints the number of blocks for some batches and lengths beside the GPU's block slots."""
     places = blocks_that_fit().blocks * ceilings()["streaming multiprocessors"]["count"]
     for batch in (1, 16):
         for length in (512, 2048, 8192):
@@ -256,7 +256,7 @@ def show_places() -> None:
 
 
 def short_sequences() -> None:
-    """One short sequence: the kernel alone and a whole call, in microseconds."""
+    """Shows the microseconds of one short sequence: of the kernel alone, and of a whole call."""
     kinds = {"ours": OURS, "FLASH": PEERS[0], "cuDNN": PEERS[1]}
     calls = kinds | {"efficient": "torch memory-efficient", "naive": NAIVE}
     of_kernel, of_call = (
@@ -284,7 +284,7 @@ def _short(name: str, length: int, which: str) -> float:
 
 
 def few_queries() -> None:
-    """Microseconds for few queries and a long cache, in each way of ours and the faster of PyTorch's."""
+    """Shows the microseconds for few queries and a long cache, by each of our ways and by PyTorch's kernels."""
     ways, table = _ways(), []
     for batch, keys, queries in _shapes("batch", "length", "query_length"):
         found = record().select(part="few queries", batch=batch, length=keys, query_length=queries)
@@ -299,7 +299,8 @@ def few_queries() -> None:
 
 
 def one_query() -> None:
-    """For one query: at which rate the fastest of ours and PyTorch's kernels read K and V, and what each way gains."""
+    """Shows at which rate K and V are read for one query, by the fastest of our ways and of PyTorch's, and what each
+    way gains."""
     copy = ceilings()["device memory copy"]["gb_per_s"] / 1e3
     ways = {"keys split": UNPACKED + SPLIT, "packed": OURS, "both": OURS + SPLIT}
     table, groups = [], {}
@@ -324,7 +325,7 @@ def one_query() -> None:
 
 
 def gain_of_both(batch: int, keys: int) -> float:
-    """How many times as fast one query is, packed and with its keys split, as with a tile for each head."""
+    """How many times as fast one query is with packed heads and split keys as with a tile for each head."""
     of_shape = {"part": "few queries", "batch": batch, "length": keys, "query_length": 1}
     before, both = (record().select(name=name, **of_shape)[0] for name in (UNPACKED, OURS + SPLIT))
     return before["median_ms"] / both["median_ms"]

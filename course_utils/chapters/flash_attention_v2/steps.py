@@ -1,4 +1,4 @@
-"""Chapter 03's ladder: what a step asks of memory, how fast it is, what it changes and what it costs."""
+"""Chapter 03's ladder: what each step requests of memory, how fast it is, what it changes and what it costs."""
 
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ rung, speed, gain, climb, whole_ladder = TIMED.rung, TIMED.speed, TIMED.gain, TI
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Random fp16 numbers, the same on every machine; on the GPU where there is one."""
+    """Random fp16 numbers from a fixed seed, the same on every machine; on the GPU if there is one."""
     numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
     return numbers.cuda() if torch.cuda.is_available() else numbers
 
 
 def check_all() -> None:
-    """Runs each step once, on lengths that fit no tile, causal, with GQA, and says whether it is right (float64)."""
+    """Runs each step once, causal, with GQA, on lengths that no tile divides, and prints whether it is right
+    (float64)."""
     inputs = normal(1, 4, 100, 64), normal(1, 2, 130, 64, seed=1), normal(1, 2, 130, 64, seed=2)
     expected, expected_lse = reference.attention(*inputs, is_causal=True, enable_gqa=True, return_lse=True)
     for step in LADDER:
@@ -71,7 +72,8 @@ def check(dtype: torch.dtype, head_dims: tuple[int, ...] = (64,), longest: int =
 
 
 def mistakes() -> None:
-    """The ladder's broken kernels: the sanitizer's verdicts here and on a GPU, and what is wrong in the result."""
+    """Shows the ladder's broken kernels: the sanitizer's verdicts here and on a GPU, and what is wrong in the
+    result."""
     recorded = measured.load("sanitizer")  # compute-sanitizer's verdicts, on a GPU
     table, mended_right = [], True
     for name, case in BROKEN.items():
@@ -96,7 +98,8 @@ def mistakes() -> None:
 
 
 def counts(name: str, file: str, run: Callable[[], object]) -> dict[str, object]:
-    """What a launch asks of memory, counted on the emulator, and the barriers in the kernel's loop over tiles."""
+    """The memory requests of a launch, counted on the emulator, and the number of barriers in the kernel's loop over
+    tiles."""
     with profile() as counters:
         run()
     lines = read_kernel(file).splitlines()
@@ -127,18 +130,18 @@ def requests_saved(number: str) -> float:
 
 
 def more_or_fewer(number: str) -> str:
-    """Whether a step makes "more" requests to shared memory than the step before it, "fewer", or "the same"."""
+    """Whether a step makes "more", "fewer" or "the same" requests to shared memory compared with the step before it."""
     saved = requests_saved(number)
     return "the same" if saved == 1 else "fewer" if saved > 1 else "more"
 
 
 def compare(number: str) -> None:
-    """A step beside the step before it, as counted: a picture, and the figures."""
+    """Shows the counts of a step beside those of the step before it, as a picture and a table."""
     _show_counts([counted(step) for step in rung(number)])
 
 
 def compare_with_chapter_02() -> None:
-    """Step 1 beside chapter 02's kernel, as counted."""
+    """Shows the counts of step 1 beside those of chapter 02's kernel."""
     full = [x.float() for x in _one_head(256)]
     before = counts("chapter 02", "02_flash_attention_minimal/forward.cu", lambda: flash_attention_minimal(*full))
     _show_counts([before, counted(LADDER[0])])
@@ -157,7 +160,7 @@ def _show_counts(rows: list[dict[str, object]]) -> None:
 
 
 def conflicts(number: str) -> None:
-    """The lines of a step with bank conflicts in shared memory, if there are any."""
+    """Shows the lines of a step with bank conflicts in shared memory, if there are any."""
     step = rung(number)[1]
     with profile() as counters:
         launch(step, *_one_head(256))
@@ -173,12 +176,12 @@ def conflicts(number: str) -> None:
 
 
 def changes(number: str) -> None:
-    """The lines in which a step differs from the step before it."""
+    """Shows the lines in which a step differs from the step before it."""
     show.difference(*(read_kernel(step.file) for step in rung(number)), context=0, skip_header=True)
 
 
 def tiles_loaded(number: str, length: int = 512) -> int:
-    """Tiles of keys that a causal launch of a step loads, from the bytes it reads. Q is read once."""
+    """Tiles of keys that a causal launch of a step loads, computed from the bytes it reads. Q is read once."""
     with profile() as counters:
         launch(rung(number)[1], *_one_head(length), is_causal=True)
     return (counters.total("bytes", "global", "load") - 2 * 64 * length) // (2 * 2 * 64 * 64)
@@ -188,24 +191,24 @@ def tiles_loaded(number: str, length: int = 512) -> int:
 
 
 def ceilings() -> Mapping[str, Mapping[str, object]]:
-    """What chapter 00 measured of the GPU, by name."""
+    """The ceilings of the GPU that chapter 00 measured, by name."""
     return {row["name"]: row for row in measured.load("00_start_here").rows}
 
 
 def clocks_per_s() -> float:
-    """Clocks of all multiprocessors together, at the highest clock."""
+    """Clocks per second of all multiprocessors together, at the highest clock rate."""
     chip = ceilings()
     return chip["clock, at most"]["mhz"] * 1e6 * chip["streaming multiprocessors"]["count"]
 
 
 def shared_memory_roof(queries: int, bytes_per_clock: int = 128) -> float:
-    """TFLOP/s that shared memory allows if each fragment of K or V, 16 keys by 16 columns, serves so many queries."""
+    """The TFLOP/s that shared memory allows if each 16 × 16 fragment of K or V serves this many queries."""
     fragment = 16 * 16  # numbers, of 2 bytes; a multiply-add each for every query
     return clocks_per_s() * bytes_per_clock / (2 * fragment) * 2 * queries * fragment / 1e12
 
 
 def show_roofs() -> None:
-    """The roof of shared memory for 16, 32 and 64 queries per warp, beside that of the tensor cores."""
+    """Prints the roof of shared memory for 16, 32 and 64 queries per warp, and the roof of the tensor cores."""
     for queries in (16, 32, 64):
         print(f"{queries} queries per warp: at most {shared_memory_roof(queries):5.0f} TFLOP/s at the highest clock")
     peak = ceilings()["fp16 mma.sync alone, tensor cores"]["tflop_per_s"]
@@ -213,8 +216,8 @@ def show_roofs() -> None:
 
 
 def tiles_compared() -> int:
-    """The last step with four tiles: what the compiler needs for them, and what they ask of shared memory. Returns the
-    queries per warp of the tile that spills most."""
+    """Shows registers, spills and shared memory of the last step with four tile sizes. Returns the queries per warp of
+    the tile that spills most."""
     table = []
     for block_rows, block_cols, warps in ((128, 128, 8), (128, 64, 4), (128, 128, 4), (256, 128, 4)):
         step = replace(FORWARD, tiles={64: {"B_R": block_rows, "B_C": block_cols, "WARPS": warps}})
@@ -232,7 +235,7 @@ def tiles_compared() -> int:
 
 
 def compiled(step: Step) -> nvrtc.Resources:
-    """What a thread and a block of a step need at d = 64 in fp16, compiled for sm_90."""
+    """Registers and shared memory of a step at d = 64 in fp16, compiled for sm_90."""
     kernel = nvrtc.compile_kernel(read_kernel(step.file), arch="sm_90", options=step.options(64, torch.float16))
     return kernel.resources[step.kernel]
 
@@ -243,7 +246,7 @@ def blocks_that_fit() -> nvrtc.Occupancy:
 
 
 def show_occupancy() -> None:
-    """What a block of the last step needs, and how many warps of it a multiprocessor holds."""
+    """Shows the resources of a block of the last step, and how many of its warps fit on a multiprocessor."""
     used, fits, limits = compiled(FORWARD), blocks_that_fit(), nvrtc.SM_LIMITS[90]
     print(f"a multiprocessor (sm_90): {limits.registers:,} registers, {limits.shared // 1024} KiB of shared memory")
     print(f"forward.cu, d = 64: {used.registers} registers per thread, {used.spill_stores} bytes spilled")
@@ -252,8 +255,8 @@ def show_occupancy() -> None:
 
 
 def what_steps_cost(d: int) -> bool:
-    """Registers, shared memory and occupancy of each step beside its speed, not causal. Returns whether the fastest
-    step has the highest occupancy, too."""
+    """Shows registers, shared memory, occupancy and speed of each step, not causal. Returns whether the fastest step
+    also has the highest occupancy."""
     table, occupancy = [], {}
     for step in LADDER:
         found = TIMED.row(step.title, d)
@@ -280,7 +283,7 @@ def worth(step: Step, d: int, is_causal: bool) -> float:
 
 
 def show_worth() -> None:
-    """`worth` of each idea that was taken away alone, for both head dimensions, with and without a mask."""
+    """Draws `worth` of each idea on its own, for both head dimensions, with and without a mask."""
     panels = {title(*case): [worth(step, *case) for step in TUNING] for case in ALL_CASES}
     plots.bars([step.title for step in TUNING], panels, base=1, alike=len(panels))
     plt.show()
@@ -292,7 +295,8 @@ def show_worth() -> None:
 
 
 def show_rescaling() -> None:
-    """How often random scores raise a maximum from tile to tile, and how often by more than 8 powers of two."""
+    """Shows how often random scores raise a row's maximum from tile to tile, and how often by more than 8 powers of
+    two."""
     generator = torch.Generator().manual_seed(3)
     query, key = torch.randn(32, 64, generator=generator), torch.randn(4096, 64, generator=generator)
     for sharpness in (1, 4, 16):
@@ -312,7 +316,7 @@ def _rescales(scores: Tensor, keys: int = 128, slack: float = 0.0) -> int:
 
 
 def lines_of_code() -> None:
-    """How long the last step is, with the headers it includes: lines that are neither empty nor a comment."""
+    """Prints the lines of code of the last step and of its headers, without comments and empty lines."""
     headers = ("attention_tile", "fragment_rows", "tile_products", "swizzled_tile", "async_copy", "tensor_core")
     lengths = {}
     for name in (FORWARD.file, *(f"include/{header}.cuh" for header in headers)):

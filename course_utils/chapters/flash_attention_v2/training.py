@@ -1,4 +1,5 @@
-"""Chapter 03's second half: what 16 bits do to gradients, how the backward pass is shared out, what training gains."""
+"""Chapter 03's second half: gradients in 16 bits, how the backward pass is divided among blocks, and a training
+step."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ SCALED = 2**16
 
 
 def formats() -> None:
-    """How large and how fine the two formats are, and how far off the forward pass is in each."""
+    """Shows range and precision of both formats, and the error of the forward pass in each."""
     for dtype in DTYPES:
         info = torch.finfo(dtype)
         print(f"{info.dtype:8}: largest {info.max:.2g}, smallest normal {info.tiny:.2g}, spacing at 1 {info.eps:.2g}")
@@ -47,15 +48,15 @@ def exact_inputs() -> tuple[Tensor, ...]:
 
 @functools.cache
 def output_gradient() -> Tensor:
-    """dO of a model that has not learnt anything, [1, 12, 200, 64], for a mean over `BATCH_TOKENS` tokens."""
+    """dO of an untrained model, [1, 12, 200, 64], for a loss that is a mean over `BATCH_TOKENS` tokens."""
     from course_utils.bench import flash_attention_v2 as bench
 
     return bench.output_gradient((1, 12, 200, 64), tokens=BATCH_TOKENS)
 
 
 def size_of_dO() -> float:
-    """How large an element of dO is, beside the smallest numbers of both formats. Returns how many times the smallest
-    positive number of fp16 that is, to one digit behind the point."""
+    """Prints the typical size of an element of dO beside the smallest numbers of both formats. Returns its ratio to the
+    smallest positive fp16 number, to one decimal."""
     size = output_gradient().square().mean().sqrt().item()
     print(f"an element of dO, root of the mean square: {size:.1e}")
     for dtype in DTYPES:
@@ -69,7 +70,7 @@ def size_of_dO() -> float:
 
 @functools.cache
 def gradients(dtype: torch.dtype, loss_scale: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """dQ, dK and dV by our kernels, the loss scaled, and the right ones for that loss."""
+    """dQ, dK and dV by our kernels with a scaled loss, and the right ones for the same loss."""
     leaves = [x.to(dtype).requires_grad_() for x in exact_inputs()]
     grad = loss_scale * output_gradient()[:, :2].to(leaves[0].device)  # of two heads
     found = torch.autograd.grad(flash_attention_v2(*leaves), leaves, grad.to(dtype))
@@ -77,7 +78,7 @@ def gradients(dtype: torch.dtype, loss_scale: int) -> tuple[tuple[Tensor, ...], 
 
 
 def what_is_left() -> None:
-    """Which share of our gradients is 0 and subnormal, without and with loss scaling; and how far off they are."""
+    """Shows which share of our gradients is zero and subnormal, without and with loss scaling, and their errors."""
     from course_utils.bench.flash_attention_v2 import lost_shares
 
     names, zeros, subnormal, table = [], [], [], []
@@ -96,7 +97,7 @@ def what_is_left() -> None:
 
 
 def what_is_left_of_longer_rows() -> None:
-    """The same of fp16, recorded with longer rows."""
+    """Shows the fp16 figures of `what_is_left`, recorded for longer rows."""
     rows = [
         row for scale in (1, SCALED) for row in record().select(part="underflow", dtype="float16", loss_scale=scale)
     ]
@@ -118,7 +119,7 @@ def _draw_shares(names: list[str], zeros: list[float], subnormal: list[float]) -
 
 
 def magnitudes() -> None:
-    """Histograms of the right gradients by their power of two, beside the limits of fp16."""
+    """Draws histograms of the right gradients by powers of two, beside the limits of fp16."""
     _, (dQ, _, dV) = gradients(torch.float16, 1)
     smallest = torch.finfo(torch.float16).smallest_normal
     limits = {"smallest fp16": smallest * torch.finfo(torch.float16).eps, "all digits from here": smallest}
@@ -130,7 +131,8 @@ def magnitudes() -> None:
 
 
 def products() -> int:
-    """How many matrix products each way to dQ takes, against two in the forward pass. Returns those of the last."""
+    """Draws the number of matrix products for each way to dQ; the forward pass has two. Returns the number for the last
+    way."""
     ways = {"forward": "S O", "backward, dQ by atomics": "S dP dV dK dQ"}
     ways |= {"backward, second pass": "S dP dV dK, S dP dQ"}
     plots.bars(list(ways), {"matrix products": [len(taken.split()) for taken in ways.values()]})
@@ -142,7 +144,7 @@ def products() -> int:
 
 
 def sums_in_other_orders() -> None:
-    """How many different sums the same numbers have."""
+    """Shows how many different sums the same numbers give when they are added in different orders."""
     x = torch.randn(256, generator=torch.Generator().manual_seed(6))
     orders = (torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in range(20))
     found = [float(np.add.accumulate(x[order].numpy())[-1]) for order in orders]
@@ -160,7 +162,7 @@ def all_gradients() -> tuple[Tensor, ...]:
 
 
 def gradients_in_the_same_order() -> tuple[Tensor, ...]:
-    """The same, deterministic: by the second pass."""
+    """`all_gradients` in deterministic mode, by the second pass."""
     torch.use_deterministic_algorithms(True)
     try:
         return all_gradients()
@@ -169,7 +171,7 @@ def gradients_in_the_same_order() -> tuple[Tensor, ...]:
 
 
 def compare_both_ways() -> None:
-    """Whether the second pass gives the same bits twice, and the same as atomics up to rounding."""
+    """Prints whether the second pass gives the same bits twice, and the same as atomics up to rounding."""
     by_atomics = all_gradients()
     first, second = gradients_in_the_same_order(), gradients_in_the_same_order()
     print("second pass, two runs, the same bits:", all(map(torch.equal, first, second)))
@@ -178,7 +180,7 @@ def compare_both_ways() -> None:
 
 
 def recompute_gain(length: int = 2048) -> float:
-    """How many times as fast our backward pass is as that of naive attention, which stores P; d = 64."""
+    """How many times as fast as naive attention's, which stores P, our backward pass is; d = 64."""
     stored, again = (
         record().select(part="recompute", name=name, length=length)[0]["median_ms"]
         for name in ("stores P", "recomputes P")
@@ -187,7 +189,7 @@ def recompute_gain(length: int = 2048) -> float:
 
 
 def recompute_or_store() -> None:
-    """Time and memory of both, length by length: the figures."""
+    """Shows time and memory of recomputing and of storing P, by length."""
     by_length = {(row["name"], row["length"]): row for row in record().select(part="recompute")}
     table = []
     for length in sorted({length for _, length in by_length}):
@@ -204,7 +206,8 @@ def recompute_or_store() -> None:
 
 
 def recompute_or_read(head_dim: int, length: int) -> float:
-    """Our fused kernel beside the same that reads P. Returns how many times as fast ours is, in one shape."""
+    """Shows our fused kernel beside the same kernel that reads P. Returns how many times as fast ours is in one
+    shape."""
     table, gains = [], {}
     for again in record().select(part="fused", name="recomputes P"):
         d, L = again["head_dim"], again["length"]
@@ -225,13 +228,13 @@ def recompute_or_read(head_dim: int, length: int) -> float:
 
 
 def larger_batch() -> float:
-    """How many times larger the batch may be with ours than with naive attention."""
+    """How many times larger the batch can be with our attention than with naive attention."""
     largest = {row["name"]: row["largest_batch"] for row in record().select(part="block")}
     return largest[OURS] / largest[NAIVE]
 
 
 def training_step() -> None:
-    """Time and memory of a step with each kind of attention."""
+    """Shows time and memory of a training step with each kind of attention."""
     rows, table = record().select(part="block"), []
     for row in rows:
         line = {"attention": row["name"], "ms per step": row["median_ms"], "peak MB": row["peak_mb"]}
@@ -245,7 +248,7 @@ def training_step() -> None:
 
 
 def parts_of_the_step() -> None:
-    """GPU milliseconds of the step, part by part, and where ours loses."""
+    """Draws the GPU milliseconds of the step part by part, which shows where ours loses."""
     rows = record().select(part="block")
     parts = {row["name"]: _parts(row) for row in rows}
     shown = list(_parts(rows[0]))[2:]
@@ -264,7 +267,7 @@ def parts_of_the_step() -> None:
 
 
 def _parts(row: measured.Row) -> dict[str, object]:
-    """The name, the GPU milliseconds of the whole step, and of its parts."""
+    """Name, GPU milliseconds of the whole step, and GPU milliseconds of its parts."""
     layout = row["forward_ms"] - row["dense_forward_ms"] + row["backward_ms"] - row["dense_backward_ms"]
     parts = {"attention forward": row["dense_forward_ms"], "attention backward": row["dense_backward_ms"]}
     parts |= {"layout": layout, "others": row["gpu_ms"] - row["forward_ms"] - row["backward_ms"]}

@@ -1,4 +1,4 @@
-"""Chapter 07's backward pass: beside cuDNN, what a fixed order costs, and a training step."""
+"""Chapter 07's backward pass: beside cuDNN, the cost of a fixed order, and a training step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mean(d: int = 128, is_causal: bool = False) -> Row:
 
 
 def by_length() -> None:
-    """TFLOP/s of the backward pass against the length: ours, chapter 03's and PyTorch's kernels."""
+    """Draws TFLOP/s of the backward pass against the length: ours, chapter 03's and PyTorch's kernels."""
     peers.by_length("backward")
     means = []
     for d, is_causal in ALL_CASES:
@@ -36,8 +36,8 @@ def by_length() -> None:
 
 
 def cost_of_turns() -> float:
-    """How many times as long the backward pass takes where blocks add to dQ by turns, by case and length. Returns the
-    highest."""
+    """Draws how many times as long the backward pass takes if blocks add to dQ in a fixed order, by case and length.
+    Returns the highest ratio."""
     panels = {}
     for d, is_causal in ALL_CASES:
         where = {"part": "backward", "head_dim": d, "is_causal": is_causal}
@@ -51,8 +51,8 @@ def cost_of_turns() -> float:
 
 
 def show_turns() -> None:
-    """Our backward pass in turns beside cuDNN's and FLASH's, which add in any order, and beside FLASH's deterministic
-    one, on both GPUs that were measured: mean ratios, as a table."""
+    """Shows our backward pass with a fixed order beside cuDNN's and FLASH's without one and FLASH's deterministic one,
+    on both GPUs that were measured: mean ratios, as a table."""
     of_gpus = record(), measured.load(peers.ON_H100)
     rows = []
     for recorded, (d, is_causal) in itertools.product(of_gpus, ALL_CASES):
@@ -74,8 +74,8 @@ STEPS = {"SDPA's": SDPA, "ours": OURS, "chapter 03's": PORTABLE}
 
 
 def training_step() -> str:
-    """Milliseconds of chapter 03's block, forward and backward and optimiser, compiled, with three attentions. Returns
-    the fastest, as STEPS calls it."""
+    """Shows the milliseconds of chapter 03's block, forward, backward and optimiser, compiled, with three attentions.
+    Returns the fastest by its name in STEPS."""
     names = list(STEPS.values())
     rows = [record().select(part="step", name=name, way="compiled", batch=16)[0] for name in names]
     plots.bars(list(names), {"ms": [row["median_ms"] for row in rows]})

@@ -1,4 +1,4 @@
-"""What one block of each step of chapter 07's ladder did, as recorded: lanes of spans, for the pipeline viewer."""
+"""What one block of each step of chapter 07's ladder did, as recorded: spans on lanes, for the pipeline viewer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STARTS = {"start_scores": "S", "start_output": "PV"}
 
 @dataclass(frozen=True)
 class Span:
-    """Something that lasts: from cycle `begin` to cycle `end`. kind: K or V (a tile), S or PV (a product), asks,
+    """Something that lasts from cycle `begin` to cycle `end`. kind: K or V (a tile), S or PV (a product), asks,
     computes or waits, as `widgets.pipeline` draws them."""
 
     begin: int
@@ -33,22 +33,22 @@ class Span:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one part of the multiprocessor does, in the order of time."""
+    """The spans of one part of the multiprocessor, in order of time."""
 
     name: str
     spans: tuple[Span, ...]
 
 
 def consumers(moments: Sequence[Moment]) -> list[int]:
-    """The leaders that start products."""
+    """The leaders of the warpgroups that start products."""
     return sorted({moment.leader for moment in moments if moment.site.verb in STARTS})
 
 
 def lanes(moments: Sequence[Moment]) -> list[Lane]:
-    """Tiles of K and V, the products under way of each consumer, and what each warpgroup does.
+    """Tiles of K and V, the products in flight of each consumer, and what each warpgroup does.
 
-    A tile is shown from when it was asked for until a consumer has seen that it came, which the copy engine may have
-    been done with long before; a product until it was waited for.
+    A tile lasts from its request until a consumer has seen its arrival, which may be long after the copy engine is
+    done; a product lasts until a consumer has waited for it.
     """
     workers = consumers(moments)
     warpgroups = sorted({moment.leader for moment in moments})
@@ -68,7 +68,7 @@ def _name(consumer: int) -> str:
 
 
 def _products(mine: Sequence[Moment]) -> list[Span]:
-    """Of one consumer: from its start to the end of the wait for it, by what it is stored in."""
+    """The products of one consumer, each from its start to the end of the wait for it, by what it is stored in."""
     under_way: dict[str, tuple[int, str]] = {}
     spans = []
     for moment in mine:
@@ -82,7 +82,7 @@ def _products(mine: Sequence[Moment]) -> list[Span]:
 
 
 def _doings(mine: Sequence[Moment]) -> list[Span]:
-    """Of one warpgroup: it asks, it waits, or it computes, which is what lies between."""
+    """What one warpgroup does: it asks, it waits, and between these it computes."""
     spans: list[Span] = []
     for moment in mine:
         if spans and moment.begin > spans[-1].end:
@@ -97,7 +97,7 @@ def _doings(mine: Sequence[Moment]) -> list[Span]:
 
 
 def _copies(moments: Sequence[Moment], workers: Sequence[int], name: str) -> list[Span]:
-    """Of K or V: the n-th tile is seen when a consumer has waited for that matrix the n-th time."""
+    """The tiles of K or V. The n-th tile has arrived when a consumer has waited for that matrix the n-th time."""
     asked: list[int] = []
     seen: dict[int, list[int]] = {leader: [] for leader in workers}
     for moment in moments:
@@ -126,7 +126,7 @@ def cycles_of_a_tile(moments: Sequence[Moment]) -> float:
 
 
 def share_of_roof(moments: Sequence[Moment], head_dim: int) -> float:
-    """Of what the tensor cores could do in that time."""
+    """The share of the tensor cores' peak that the products of a tile reach in `cycles_of_a_tile`."""
     flop = 4 * ROWS * KEYS * head_dim * len(consumers(moments))
     return flop / (cycles_of_a_tile(moments) * FLOPS_OF_A_CLOCK)
 
@@ -161,8 +161,8 @@ def _block(step: Step, row: Row, head_dim: int) -> dict:
 
 
 def products_under_way(block: dict) -> list[float]:
-    """Of one of `blocks`: the shares of the time in which 0, 1, 2, … consumers have a product under way, from when all
-    have started one until the first has waited for its last."""
+    """For one of `blocks`: the shares of the time in which 0, 1, 2, … consumers have a product in flight, counted from
+    when all have started one until the first has waited for its last."""
     of_consumers = [lane["spans"] for lane in block["lanes"] if lane["name"].startswith("products")]
     begin, end = max(spans[0][0] for spans in of_consumers), min(spans[-1][1] for spans in of_consumers)
     edges = sorted({begin, end} | {edge for spans in of_consumers for span in spans for edge in span[:2]})
@@ -173,7 +173,7 @@ def products_under_way(block: dict) -> list[float]:
 
 
 def show_overlaps(numbers: Sequence[str] = ("4", "5")) -> None:
-    """In these steps: how much of the time no consumer, one, or both have a product under way, as a table."""
+    """Shows for these steps how much of the time no consumer, one, or both have a product in flight."""
     rows = []
     for d in HEAD_DIMS:
         for block in blocks(d):

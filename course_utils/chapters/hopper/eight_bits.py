@@ -1,4 +1,4 @@
-"""Chapter 07 in 8 bits: speed and error beside 16 bits, and what a sum of 14 bits loses."""
+"""Chapter 07 in 8 bits: speed and error beside 16 bits, and what sums with 14 bits lose."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gain(d: int = 128, is_causal: bool = False, length: int = 16384) -> float:
 
 
 def speeds() -> None:
-    """TFLOP/s of both against the length; and the errors."""
+    """Draws TFLOP/s in 8 and in 16 bits against the length, and shows the errors."""
     draw_speeds("8 bits", BITS)
     errors = []
     for d, is_causal in ALL_CASES:
@@ -52,7 +52,8 @@ def speeds() -> None:
 
 
 def error_by_length() -> float:
-    """The error of both ways to sum, against the keys. Returns that of one long sum at the longest, in %."""
+    """Draws the error of both ways to sum against the number of keys. Returns the error of one long sum at the greatest
+    length, in %."""
     lines = {
         words: {row["length"]: 100 * row["error"] for row in record().select(part="error by length", name=name)}
         for name, words in SUMS.items()
@@ -65,7 +66,7 @@ def error_by_length() -> float:
 
 
 def error_here(length: int = 1024) -> None:
-    """The same at a short length, run here: the emulator keeps as many bits as a Hopper does."""
+    """Prints the errors at a short length, computed here: the emulator keeps as many bits as a Hopper does."""
     from course_utils.bench.hopper import error_by_length
 
     where = device()
@@ -77,7 +78,7 @@ def error_here(length: int = 1024) -> None:
 
 
 def clocks(head_dim: int) -> dict[str, float]:
-    """Clocks that a multiprocessor needs for both products of 1,000 scores, in 16 bits and in 8, and for their
+    """Clocks that a multiprocessor needs for both products of 1,000 scores, in 16 and in 8 bits, and for their
     exponentials."""
     flop = 1000 * 4 * head_dim
     products = {"products, 16 bits": flop / FLOPS_OF_A_CLOCK, "products, E4M3": flop / FLOPS_OF_A_CLOCK / 2}
@@ -85,7 +86,7 @@ def clocks(head_dim: int) -> dict[str, float]:
 
 
 def show_clocks() -> None:
-    """The same as bars, for both head dimensions."""
+    """Draws `clocks` for both head dimensions."""
     panels = {f"d = {d}": clocks(d) for d in HEAD_DIMS}
     plots.bars(list(clocks(64)), {name: list(found.values()) for name, found in panels.items()}, alike=len(panels))
     plt.show()

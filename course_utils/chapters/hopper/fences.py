@@ -1,4 +1,4 @@
-"""Chapter 07's five kernels with a line taken out: what asynccheck says, and what NVIDIA's tools say."""
+"""Chapter 07's kernel with one of five lines taken out: what asynccheck says, and what NVIDIA's tools say."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LENGTH = 300
 
 @dataclass(frozen=True)
 class Missing:
-    """A line that is taken out. which: the how-many-th of its kind, from 1 on. lesson: what it is for. record: what
-    `course_utils/measured/asynchronous.json` calls the mistake."""
+    """A line that is taken out. which: take the n-th such line, from 1 on; lesson: what the line is for; record: the
+    mistake's name in `course_utils/measured/asynchronous.json`."""
 
     line: str
     lesson: str
@@ -62,7 +62,7 @@ MISSING = {
 
 
 def source(name: str) -> KernelSource:
-    """The last step with its headers in place, without a line. Raises KeyError for a name that MISSING has not."""
+    """The last step without one line, its headers included. Raises KeyError for a name that is not in MISSING."""
     missing, original = MISSING[name], read_kernel(STEP.file)
     parts = with_headers(original).split(f"{missing.line}\n")
     before = f"{missing.line}\n".join(parts[: missing.which])
@@ -86,26 +86,27 @@ def _inputs() -> tuple[torch.Tensor, ...]:
 
 @functools.cache
 def _right() -> torch.Tensor:
-    """O of the whole kernel."""
+    """O of the kernel with all its lines."""
     return launch(STEP, *_inputs())[0]
 
 
 def first_finding(name: str) -> Finding:
-    """Of a launch without that line, the finding whose second event came first: others may follow from it."""
+    """The finding of a launch without that line whose second event came first; others may follow from it."""
     findings = [finding for finding in found(name)[0].findings if finding.events]
     return min(findings, key=lambda finding: finding.events[1].step)
 
 
 def show_missing(name: str) -> None:
-    """The first finding, whether the numbers are wrong, and what the line was for."""
+    """Shows the first finding, whether the numbers are wrong, and what the line is for."""
     print(f"{name}: the numbers are {'right' if found(name)[1] else 'wrong'} on the emulator. Its finding:\n")
     print(str(first_finding(name)).strip())
     print(f"\nTaken out: {MISSING[name].line}  {MISSING[name].lesson}")
 
 
 def verdicts() -> int:
-    """All five, and the whole kernel: what each of NVIDIA's tools says of them on a GPU, as recorded, and asynccheck
-    here. Returns in how many runs of the five a tool says what it does not say of the whole kernel."""
+    """Shows what each of NVIDIA's tools says of the five kernels and of the whole one on a GPU, as recorded, and what
+    asynccheck says here. Returns in how many runs of the five a tool says something that it does not say of the whole
+    kernel."""
     recorded = measured.load("asynchronous")
 
     def said_of(mistake: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Chapter 07's kernel beside PyTorch's: under the roofs, by length, for long sequences, and for a second on end."""
+"""Chapter 07's kernel beside PyTorch's: under the roofline, by length, for long sequences, and under sustained load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record() -> Measurement:
 
 
 def summary() -> None:
-    """The forward pass beside cuDNN and FLASH, over six lengths."""
+    """Prints the ratios of the forward pass to cuDNN and FLASH, over six lengths."""
     print(f"{OURS}, fp16, six lengths from 512 to 16,384 ({measured.caption(record())}):")
     for d, is_causal in ALL_CASES:
         (row,) = record().select(part="means", head_dim=d, is_causal=is_causal, name=OURS)
@@ -35,7 +35,7 @@ def summary() -> None:
 
 
 def speed_of(name: str, d: int = 128, is_causal: bool = False, length: int = LENGTH) -> float:
-    """TFLOP/s of ours or a peer's forward pass in fp16, as recorded."""
+    """TFLOP/s of a forward pass in fp16, ours or another library's, as recorded."""
     where = {"part": "forward", "dtype": "float16", "head_dim": d, "is_causal": is_causal, "length": length}
     return record().select(name=name, **where)[0]["tflop_per_s"]
 
@@ -46,7 +46,7 @@ def roof(name: str) -> float:
 
 
 def show_roofs() -> None:
-    """Both ways to the tensor cores, and the kernels that take them, at d = 128."""
+    """Draws the peaks of both kinds of tensor-core instructions and the kernels that use them, at d = 128."""
     bars = {
         "wgmma: the peak at the highest clock": roof("tensor cores"),
         "wgmma: a large product by cuBLAS": roof(PRODUCT),
@@ -62,8 +62,8 @@ def show_roofs() -> None:
 
 
 def draw_speeds(part: str, names: Mapping[str, str]) -> None:
-    """TFLOP/s against the length in a part of the record, a panel for each case. names: of the rows, and what the
-    picture calls them."""
+    """Draws TFLOP/s against the length for one part of the record, a panel for each case. names: row name → name in the
+    picture."""
     panels = {}
     for d, is_causal in ALL_CASES:
         where = {"part": part, "dtype": "float16", "head_dim": d, "is_causal": is_causal}
@@ -76,13 +76,13 @@ def draw_speeds(part: str, names: Mapping[str, str]) -> None:
 
 
 def by_length(part: str = "forward") -> None:
-    """TFLOP/s of the forward or backward pass against the length: ours, chapter 03's and PyTorch's kernels."""
+    """Draws TFLOP/s of the forward or backward pass against the length: ours, chapter 03's and PyTorch's kernels."""
     draw_speeds(part, {name: name for name in NAMES})
     print(f"{part}, fp16, {measured.caption(record())}")
 
 
 def show_other_gpu() -> None:
-    """The mean ratios to cuDNN, and the lowest and highest, of forward and backward on both GPUs that were measured."""
+    """Shows the mean, lowest and highest ratio to cuDNN of both passes on both GPUs that were measured."""
     of_gpus = record(), measured.load(ON_H100)
     rows = []
     for words, part in {"forward": "means", "backward": "backward means"}.items():
@@ -99,7 +99,7 @@ def show_other_gpu() -> None:
 
 
 def show_other_shapes() -> None:
-    """Ours beside cuDNN where heads share keys, and for one long sequence: ratios, and TFLOP/s of ours."""
+    """Shows ours beside cuDNN where heads share keys, and for one long sequence: ratios, and our TFLOP/s."""
     parts = {"grouped heads": "32 heads, 8 of keys", "long": "one sequence"}
     rows = []
     for d, is_causal in ALL_CASES:
@@ -118,7 +118,8 @@ def ratio(part: str, d: int, is_causal: bool, length: int) -> float:
 
 
 def show_sustained() -> float:
-    """Ratios to cuDNN, by turns and each alone for most of a second. Returns the lowest of the latter."""
+    """Shows ratios to cuDNN when both are timed in turns, and when each runs alone for most of a second. Returns the
+    lowest ratio of the second kind."""
     rows, lowest = [], []
     for d, is_causal in ALL_CASES:
         for length in (2048, 16384):

@@ -1,4 +1,4 @@
-"""Chapter 07's game: the choices that make a kernel, which of them were measured, and what each one costs."""
+"""Chapter 07's game: the design choices of a kernel, which combinations were measured, and what each choice costs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ CASES = ("head_dim", "is_causal", "length")
 
 
 def name_of(choices: dict[str, str]) -> str:
-    """The name of a kernel: the values of its choices, in the order of `CHOICES`."""
+    """The name of a kernel: its choices' values, in the order of `CHOICES`."""
     return ".".join(choices[choice] for choice in CHOICES)
 
 
@@ -116,13 +116,14 @@ def last_step(head_dim: int) -> dict[str, str]:
 
 
 def figures() -> dict[str, Any]:
-    """All that the game needs, as JSON: choices, titles and limits, and for each problem what was measured.
+    """The data of the game, as JSON: choices, titles and limits, and the measured figures of each problem.
 
     A problem has head_dim, is_causal, batch, heads and length; cudnn, flash: TFLOP/s; record: the name of the chapter's
     kernel; measured: name of a kernel → ratio (times as fast as cuDNN), tflops, said (what it is, and why it lost). The
-    steps were measured in one run with cuDNN; what was tried, in one run with the last step: its ratio is that to the
-    last step, times that step's own. losses: choice → value → by what factor the last kernel's ratio changes with this
-    choice alone, that of "overlap,turns" for both together. noise: by how much the last step differs from itself.
+    steps were measured in one run with cuDNN. The variants were measured in one run with the last step; their ratio to
+    cuDNN is their ratio to the last step times the last step's ratio. losses: choice → value → the factor by which the
+    last kernel's ratio changes with this choice alone; "overlap,turns" has the factor of both together. noise: the
+    largest deviation of the last step from itself.
     """
     ladder, tried = measured.load("07_hopper"), measured.load("hopper_tried")
     cases = dict.fromkeys(tuple(row[of] for of in CASES) for row in ladder.select(part="rungs"))

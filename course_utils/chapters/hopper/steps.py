@@ -1,4 +1,4 @@
-"""Chapter 07's ladder: what each step changes, whether it is right, how fast it is, and who waits in it for whom."""
+"""Chapter 07's ladder: what each step changes, whether it is right, how fast it is, and which units wait for which."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ LENGTH = 16384  # of the timed ladder
 
 
 def device() -> torch.device:
-    """A Hopper GPU, else the CPU: these kernels run on no other GPU."""
+    """The device of the chapter's launches: a Hopper GPU, else the CPU, because these kernels run on no other GPU."""
     found = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return found if takes_wgmma(found) else torch.device("cpu")
 
 
 def figures() -> Measurement:
-    """The times of the ladder: measured here on a Hopper, elsewhere recorded, on other GPUs too."""
+    """The times of the ladder, measured here on a Hopper GPU and recorded elsewhere."""
     if device().type == "cuda":
         from course_utils.bench.hopper import rungs
 
@@ -55,7 +55,8 @@ def call(number: str, keys: int = 384) -> Callable[[], object]:
 
 
 def check_all() -> None:
-    """Runs each step once, on lengths that fit no tile, causal, with GQA, and says whether it is right (float64)."""
+    """Runs each step once, causal, with GQA, on lengths that no tile divides, and prints whether it is right
+    (float64)."""
     inputs = [normal(1, heads, length, 64, seed=heads + length).to(device()) for heads, length in _SHAPES]
     expected, expected_lse = reference.attention(*inputs, is_causal=True, enable_gqa=True, return_lse=True)
     for step in LADDER:
@@ -68,12 +69,12 @@ _SHAPES = (4, 100), (2, 230), (2, 230)  # heads and length of query, key and val
 
 
 def table_of_steps() -> None:
-    """The seven steps and their ideas."""
+    """Shows the seven steps and their ideas."""
     show.table([{"step": step.number, "": step.title, "the idea": step.idea} for step in LADDER], "seven steps")
 
 
 def chunks_of_a_tile(head_dim: int = 128, keys: int = 128) -> int:
-    """How many copies of 16 bytes, each asked for by a thread, a tile of K takes in step 1."""
+    """How many 16-byte copies, each requested by a thread, a tile of K takes in step 1."""
     return 2 * head_dim * keys // 16
 
 
@@ -84,7 +85,7 @@ def faster_or_slower(number: str, d: int) -> str:
 
 
 def gains_by_length(number: str) -> None:
-    """How many times as fast a step is as the one before it, at the recorded lengths, in each case."""
+    """Shows how many times as fast as the step before it a step is, at the recorded lengths, in each case."""
     recorded, (before, step) = measured.load(CHAPTER), TIMED.rung(number)
     panels: dict[str, dict[int, float]] = {}
     for d, is_causal in ALL_CASES:
@@ -101,7 +102,7 @@ def gains_by_length(number: str) -> None:
 
 
 def show_taken(d: int = 128) -> None:
-    """What a block of each step takes of a multiprocessor, and its share of the tensor cores' peak."""
+    """Shows the resources of a block of each step, and the step's share of the tensor cores' peak."""
     rows = []
     for step in LADDER:
         row = TIMED.row(step.title, d)
@@ -112,7 +113,7 @@ def show_taken(d: int = 128) -> None:
 
 
 def show_busy(d: int = 128) -> None:
-    """What ncu says of each step and of the kernel in 8 bits: how long units are busy, and what a warp waits for."""
+    """Shows how busy ncu found the units in each step and in the 8-bit kernel, and what warps wait for."""
     by_ncu = measured.load("bottlenecks")
     names = {f"{step.number} {step.title}": step for step in LADDER} | {"in 8 bits": EIGHT_BITS}
     rows = {name: by_ncu.select(name=f"hopper {step.kernel}, d={d}, L={LENGTH}")[0] for name, step in names.items()}

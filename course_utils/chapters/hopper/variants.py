@@ -1,4 +1,4 @@
-"""Chapter 07's list of what was tried to make the last kernel faster: what each was hoped to give, and what it gave.
+"""Chapter 07's variants of the last kernel: what each was expected to gain, and what it gained.
 
 The variants were measured once, beside the kernel of commit 7e7282b7, where `launches/hopper_tried.py` has their text.
 """
@@ -21,8 +21,8 @@ AGAIN = "the kernel again"  # the kernel beside itself: what it gains is the noi
 
 
 class Idea(NamedTuple):
-    """Why a variant might have been faster, and why it is slower, or not faster. What follows from the text of the
-    kernel or from counting stands as it is; "likely" is an explanation that no figure proves."""
+    """Why a variant might have been faster, and why it is not. "Likely" marks an explanation that no figure proves; the
+    others follow from the kernel's text or from counting."""
 
     hope: str
     found: str
@@ -110,30 +110,31 @@ IDEAS = {
 
 @functools.cache
 def record() -> Measurement:
-    """The recording of what was tried."""
+    """The recording of the variants."""
     return measured.load("hopper_tried")
 
 
 def ratio(name: str, d: int = 128, is_causal: bool = False, length: int = LENGTHS[-1]) -> float | None:
-    """How many times as fast as the kernel a variant is, as recorded; None where it is the kernel, or cannot be."""
+    """How many times as fast as the last kernel a variant is, as recorded; None if it equals the last kernel or cannot
+    run."""
     rows = record().select(name=name, head_dim=d, is_causal=is_causal, length=length)
     return rows[0]["ratio"] if rows else None
 
 
 def noise(*columns: str) -> float:
-    """By how much the kernel is faster or slower than itself, at the most: in the medians of the runs, or in these
-    columns, "low" and "high", the runs that are farthest off."""
+    """The largest deviation of the last kernel from itself: of the medians of the runs, or of these columns ("low" and
+    "high" are the extreme runs)."""
     return max(abs(row[column] - 1) for row in record().select(name=AGAIN) for column in columns or ("ratio",))
 
 
 def show_variants() -> None:
-    """What was tried, each beside the last kernel, at both lengths: a picture, and a table with reasons."""
+    """Shows each variant beside the last kernel, at both lengths: a picture, and a table with reasons."""
     names = list(IDEAS)
     panels = {
         title(*case): {f"L = {length}": [ratio(name, *case, length) for name in names] for length in LENGTHS}
         for case in ALL_CASES
     }
-    plots.beside_one(names, panels, "times as fast as the last kernel; –: the kernel itself, or it cannot be")
+    plots.ratios_around_one(names, panels, "times as fast as the last kernel; –: the kernel itself, or it cannot be")
     plt.show()
     rows = []
     for n, (name, idea) in enumerate(IDEAS.items()):

@@ -1,4 +1,4 @@
-"""Chapter 06's bytes: what a decode step reads, and the least time that takes."""
+"""Chapter 06's bytes: what a decode step reads, and the least time for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREFIX, OWN, SEQUENCES = 8192, 512, 32  # tokens of a shared prompt, and of each
 
 
 class Model(NamedTuple):
-    """The sizes of a model like Llama, whose embedding and last matrix are two."""
+    """The sizes of a model like Llama, with separate embedding and output matrices."""
 
     layers: int
     width: int
@@ -26,13 +26,14 @@ class Model(NamedTuple):
 
     @property
     def weight_bytes(self) -> int:
-        """Of the matrices that a step reads, in 16 bits: all but the embedding, of which it takes a row a token."""
+        """Bytes of the matrices that a step reads, in 16 bits: all but the embedding, of which each token reads one
+        row."""
         attention = 2 * self.width * (self.heads + self.kv_heads) * self.head_dim
         network = 3 * self.width * self.hidden
         return 2 * (self.layers * (attention + network) + self.vocabulary * self.width)
 
     def cache_bytes(self, tokens: int, batch: int = 1) -> int:
-        """Of the keys and values of all layers, in 16 bits."""
+        """Bytes of the keys and values of all layers, in 16 bits."""
         return costs.kv_cache_bytes(tokens, self.kv_heads, self.head_dim, layers=self.layers, batch=batch)
 
 
@@ -40,7 +41,7 @@ LLAMA = Model(layers=32, width=4096, heads=32, kv_heads=8, head_dim=128, hidden=
 
 
 def show_roofline(length: int = 8192) -> None:
-    """Attention to a prompt, and of one token in three kinds of models, at their ceilings on an H200."""
+    """Draws attention to a prompt, and of one token in three kinds of models, under the roofline of an H200."""
     points: dict[str, tuple[float, float]] = {}
 
     def add(name: str, flops: int, moved: int) -> None:
@@ -61,8 +62,8 @@ def show_roofline(length: int = 8192) -> None:
 
 
 def show_step() -> float:
-    """What a step of Llama-3-8B reads, weights and cache, by batch and context; returns how many times the weights' the
-    cache's bytes are for 64 sequences of 8 K tokens."""
+    """Draws what a step of Llama-3-8B reads of weights and cache, by batch and context. Returns the ratio of cache to
+    weights for 64 sequences of 8 K tokens."""
     rows = {
         f"{batch} × {tokens // 1024} K tokens": {
             "weights": LLAMA.weight_bytes / 1e9,
@@ -77,13 +78,13 @@ def show_step() -> float:
 
 
 def least_us(batch: int, length: int, *, bytes_per_s: float = DEVICE.bandwidth, element_bytes: int = 2) -> float:
-    """Microseconds below which one layer of Llama-3-8B cannot attend for one token of each sequence."""
+    """The least microseconds of attention in one layer of Llama-3-8B, for one token of each sequence."""
     read = costs.kv_cache_bytes(length, LLAMA.kv_heads, LLAMA.head_dim, batch=batch, element_bytes=element_bytes)
     return 1e6 * read / bytes_per_s
 
 
 def say_least(batch: int = 8, length: int = 8192) -> float:
-    """Prints how the least time of a layer is found, and returns it in µs."""
+    """Prints how the least time of a layer is computed. Returns it in µs."""
     read = costs.kv_cache_bytes(length, LLAMA.kv_heads, LLAMA.head_dim, batch=batch)
     factors = " · ".join(f"{n:,}" for n in (2, batch, LLAMA.kv_heads, length, LLAMA.head_dim, 2))
     print(f"keys and values: {factors} bytes = {read / 1e6:.0f} MB")
@@ -94,8 +95,8 @@ def say_least(batch: int = 8, length: int = 8192) -> float:
 
 
 def show_prefix() -> float:
-    """What a layer reads of a prompt that all sequences share and of their own tokens; returns how many times the bytes
-    it is to read the prompt for each."""
+    """Draws what a layer reads of a shared prompt and of the sequences' own tokens. Returns how many times the bytes
+    are read if each sequence reads the prompt."""
     one = costs.kv_cache_bytes(1, LLAMA.kv_heads, LLAMA.head_dim) / 1e6
     own = {"own tokens": SEQUENCES * OWN * one}
     rows = {
@@ -109,7 +110,7 @@ def show_prefix() -> float:
 
 
 def show_reserved(lengths: tuple[int, ...] = (5, 12, 3, 9), most: int = 16, page_size: int = 4) -> None:
-    """Four sequences in a cache of rows that are reserved, and in one of pages."""
+    """Draws four sequences in a cache with reserved rows, and in one with pages."""
 
     def reserved(b: int, keys: int) -> tuple[str, list[list[int | None]]]:
         return f"sequence {b}", [[b] * keys + [None] * (most - keys)]

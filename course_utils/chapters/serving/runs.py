@@ -1,4 +1,4 @@
-"""Chapter 06's launches: what a kernel reads of a cache, whether it is right, and its mistakes."""
+"""Chapter 06's launches: what each kernel reads of a cache, whether it is right, and its mistakes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def inputs(length: int, *, batch: int = 1, queries: int = 1) -> tuple[Tensor, Te
 
 
 def lengths_of(counts: Sequence[int], like: Tensor) -> Tensor:
-    """int32, on the device of another tensor."""
+    """The lengths as int32, on the device of another tensor."""
     return torch.tensor(counts, dtype=torch.int32, device=like.device)
 
 
@@ -46,7 +46,7 @@ def lengths_of(counts: Sequence[int], like: Tensor) -> Tensor:
 
 
 def show_reads(length: int = 512) -> float:
-    """How often each kernel asks for the cache, counted; returns the figure of a warp per query head."""
+    """Draws how often each kernel requests the cache, counted. Returns the figure for one warp per query head."""
     query, key, value = inputs(length)
     kernels: dict[str, Callable[[], object]] = {
         title: lambda name=name: rung(name, query, key, value) for name, title in RUNGS.items()
@@ -69,16 +69,16 @@ def show_reads(length: int = 512) -> float:
 
 
 def cut(lengths: Sequence[int], wanted: int) -> list[tuple[int, int]]:
-    """The pieces of a ragged batch as pieces.cuh cuts them, those longer than half of one first: pairs of a sequence
-    and its keys."""
+    """The pieces of a ragged batch as pieces.cuh makes them, pieces longer than half of the wanted size first: pairs of
+    a sequence and its number of keys."""
     size = max(1, costs.ceil_div(sum(lengths), wanted))
     found = [(b, min(size, keys - first)) for b, keys in enumerate(lengths) for first in range(0, max(keys, 1), size)]
     return sorted(found, key=lambda piece: 2 * piece[1] <= size)
 
 
 def show_pieces(lengths: Sequence[int], wanted: int) -> float:
-    """A block for each sequence beside pieces of one size, in K keys; returns how many times as long the longest block
-    of the first works as that of the second."""
+    """Draws a block for each sequence beside pieces of one size, in K keys. Returns the ratio of the longest block of
+    the first to that of the second."""
     alone, shared = list(enumerate(lengths)), cut(lengths, wanted)
     panels = {"a block for each sequence": alone, f"pieces of one size, about {wanted}": shared}
     scaled = {title: [(b, keys / 1024) for b, keys in blocks] for title, blocks in panels.items()}
@@ -88,7 +88,8 @@ def show_pieces(lengths: Sequence[int], wanted: int) -> float:
 
 
 def show_waves(batch: int = 1, kv_heads: int = 8, places: int = 132) -> int:
-    """The share of a GPU's places that blocks keep at work, by the number of splits; returns the one that is chosen."""
+    """Draws the share of the GPU's block slots that are busy, by the number of splits. Returns the number that is
+    chosen."""
     shares = {n: 100 * costs.wave_efficiency(batch * kv_heads * n, places) for n in range(1, 65)}
     chosen = costs.splits_by_waves(batch * kv_heads, places, max(shares))
     title = f"{batch * kv_heads} blocks for each split, {places} places"
@@ -105,7 +106,7 @@ def _right(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> boo
 
 
 def check_rungs() -> None:
-    """Each rung on a ragged batch, against float64."""
+    """Checks each rung on a ragged batch against float64."""
     tensors = inputs(max(LENGTHS), batch=len(LENGTHS))
     lengths = lengths_of(LENGTHS, tensors[0])
     expected = reference.decode_attention(*tensors, seq_lens=lengths, return_lse=True)
@@ -118,7 +119,7 @@ def check_rungs() -> None:
 
 
 def check_merge() -> None:
-    """Attention over two halves of the keys, merged, against attention over all."""
+    """Checks attention over two halves of the keys, merged, against attention over all keys."""
     query, key, value = inputs(200)
     halves = [
         decode_attention(query, key[:, :, part].contiguous(), value[:, :, part].contiguous(), return_lse=True)
@@ -131,7 +132,8 @@ def check_merge() -> None:
 
 
 def pages_of(cache: Sequence[Tensor], page_size: int, counts: Sequence[int]) -> tuple[list[Tensor], Tensor]:
-    """K and V `[B, H_kv, L, d]` in pages that lie in random order; NaN where no token is, and junk in the table."""
+    """K and V `[B, H_kv, L, d]` in pages in random order; NaN where there is no token, and junk in the table's unused
+    entries."""
     batch, kv_heads, length, head_dim = cache[0].shape
     most = costs.ceil_div(length, page_size)
     table = torch.randperm(batch * most, generator=torch.Generator().manual_seed(0)).view(batch, most)
@@ -145,7 +147,7 @@ def pages_of(cache: Sequence[Tensor], page_size: int, counts: Sequence[int]) -> 
 
 
 def check_pages() -> None:
-    """Pages of several sizes in random order against the contiguous cache, bit for bit."""
+    """Checks pages of several sizes in random order against the contiguous cache, bit for bit."""
     query, *cache = inputs(max(LENGTHS), batch=len(LENGTHS))
     lengths = lengths_of(LENGTHS, query)
     plain = decode_attention(query, *cache, seq_lens=lengths, split_size=128)
@@ -156,14 +158,14 @@ def check_pages() -> None:
 
 
 def fifty_keys_in_pages() -> None:
-    """Attention to one sequence of 50 keys, in pages of 8 that lie in random order: few enough to follow each copy."""
+    """Launches attention to one sequence of 50 keys, in pages of 8 in random order: few enough to follow each copy."""
     query, *cache = inputs(64)
     pages, table = pages_of(cache, 8, (50,))
     paged_attention(query, *pages, table, lengths_of((50,), query))
 
 
 def check_cascade() -> None:
-    """A prompt read once for all sequences against one that each reads."""
+    """Checks a prompt that is read once for all sequences against one that each sequence reads."""
     query, *own = inputs(40, batch=3)
     _, *shared = inputs(100)
     pages, table = pages_of(own, 16, (40, 7, 25))
@@ -175,7 +177,7 @@ def check_cascade() -> None:
 
 
 def check_tree() -> None:
-    """A tree of guesses against its mask in float64, and against a chain."""
+    """Checks a tree of guesses against its mask in float64, and against a chain."""
     query, key, value = inputs(60, queries=len(PARENTS))
     parents = lengths_of(PARENTS, query)[None]
     found = decode_attention(query, key, value, parents=parents, return_lse=True)
@@ -189,14 +191,14 @@ def check_tree() -> None:
 
 
 def show_tree() -> None:
-    """The tree of guesses, and which of them each one sees."""
+    """Draws the tree of guesses, and which of its tokens each one sees."""
     seen = reference.serving.seen_keys(len(PARENTS), len(PARENTS), list(PARENTS))
     plots.tree_and_mask(PARENTS, seen, GUESSES)
     plt.show()
 
 
 def check_step(layers: int = 3) -> None:
-    """One launch for all layers against append and attention, layer by layer."""
+    """Checks one launch for all layers against append and attention, layer by layer."""
     query, *cache = inputs(48, batch=2)
     counts = (48, 21)
     pages, table = pages_of(cache, 16, counts)
@@ -215,7 +217,7 @@ def check_step(layers: int = 3) -> None:
 
 
 def error_of_eight_bits(length: int = 400) -> float:
-    """Prints what E4M3 does to the output of a launch, and returns its largest error over that of 16 bits."""
+    """Prints the error of a launch with an E4M3 cache. Returns its ratio to the error in 16 bits."""
     query, key, value = inputs(length)
     expected = reference.decode_attention(query, key, value)
     scales = {}
@@ -238,7 +240,7 @@ def error_of_eight_bits(length: int = 400) -> float:
 
 
 def page_that_is_not_there() -> None:
-    """A block table that names page 7 of 4."""
+    """Launches with a block table that names page 7 of 4."""
     query, pages = torch.zeros(1, HEADS, 1, D).half(), torch.zeros(4, 16, KV_HEADS, D).half()
     table, lengths = torch.tensor([[0, 7]], dtype=torch.int32), torch.tensor([20], dtype=torch.int32)
     with show.expected_error():
@@ -246,7 +248,7 @@ def page_that_is_not_there() -> None:
 
 
 def cases() -> dict[str, BrokenKernel]:
-    """The chapter's mistakes by name."""
+    """The chapter's broken kernels by name."""
     return {name: case for name, case in BROKEN.items() if case.launch().source.startswith(CHAPTER)}
 
 
@@ -256,8 +258,8 @@ def _wrong(launch: Launch) -> str:
 
 
 def of_sequences() -> str:
-    """Runs the kernel that reads the first sequence's row of the table; says of each sequence whether it is right, and
-    returns whether the sanitizer finds anything: "something" or "nothing"."""
+    """Runs the kernel that reads the first sequence's row of the block table, and prints which sequences are right.
+    Returns whether the sanitizer finds anything: "something" or "nothing"."""
     case = BROKEN["table_of_first_sequence"]
     with sanitize() as report:
         launch = case.launch()
@@ -270,7 +272,7 @@ def of_sequences() -> str:
 
 
 def mistakes() -> None:
-    """The chapter's mistakes: what shows each, and its lesson; compute-sanitizer's verdicts are recorded ones."""
+    """Shows what detects each broken kernel, and its lesson; compute-sanitizer's verdicts are recorded."""
     theirs, rows = measured.load("sanitizer"), []
     for name, case in cases().items():
         with sanitize() as report:

@@ -1,4 +1,4 @@
-"""Chapter 06's cache and loop: pages that come and go, a day's requests, and what the small model says."""
+"""Chapter 06's cache and serving loop: pages, a day's requests, and the small model's answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROMPTS = ("A warp is ", "Shared memory ", "Each query ")
 
 
 def show_table() -> PagedCache:
-    """Three sequences in pages, one of which began as a fork of another; returns the cache."""
+    """Shows three sequences in pages, one of them forked from another. Returns the cache."""
     cache = PagedCache(14, 4)
     first, second = cache.allocate(), cache.allocate()
     for tokens in (5, 4, 2):  # they grow in turns
@@ -46,7 +46,7 @@ def show_table() -> PagedCache:
 
 
 def copy_on_write() -> None:
-    """A fork writes into a page that it shares."""
+    """Shows a fork that writes into a page it shares."""
     cache = PagedCache(6, 4)
     first = cache.allocate()
     cache.extend(first, 6)
@@ -61,17 +61,17 @@ def copy_on_write() -> None:
 
 @functools.cache
 def served(*, reserve: int | None = None) -> Loop:
-    """The loop after it has served 200 requests, with the books alone: the day that the model serves on a GPU."""
+    """The loop after it has served 200 requests without a model, the same requests that the model serves on a GPU."""
     return simulate(lengths(longest=LONGEST), pages=PAGES, page_size=PAGE_SIZE, reserve=reserve, chunk=CHUNK)
 
 
 def both() -> dict[str, Loop]:
-    """In pages, and with the pages of the longest request reserved."""
+    """The loop with pages on demand, and with the pages of the longest request reserved."""
     return {"in pages": served(), "reserved": served(reserve=2 * LONGEST)}
 
 
 def show_requests() -> None:
-    """How long the requests of a day are."""
+    """Draws how long the requests of a day are."""
     trace = sorted((one.prompt + one.new for one in lengths(longest=LONGEST)), reverse=True)
     mean = statistics.fmean(trace)
     plots.over_steps(
@@ -82,8 +82,8 @@ def show_requests() -> None:
 
 
 def show_day() -> float:
-    """How many requests are served at a time, and how full the cache is, step by step; returns how many times as many
-    the pages serve, in the mean."""
+    """Draws how many requests are served at a time, and how full the cache is, step by step. Returns how many times as
+    many pages on demand serve, on average."""
     loops = both()
     at_once = {name: [len(step.batch) for step in loop.history] for name, loop in loops.items()}
     filled = {
@@ -109,20 +109,21 @@ def show_day() -> float:
 
 @functools.cache
 def model() -> Model:
-    """The course's own, on the CPU: its bits are the same on every machine."""
+    """The course's small model on the CPU; its bits are the same on every machine."""
     return Model()
 
 
 def say(prompt: str, tokens: int = 40) -> None:
-    """Prints a prompt and what the model adds."""
+    """Prints a prompt and the model's continuation."""
     loop = Loop(model().next_tokens, model().cache(16))
     request = loop.submit(as_tokens(prompt), tokens)
     loop.run()
     print(prompt + "|" + as_text(request.said))
 
 
-def same_in_any_company(tokens: int = 10) -> None:
-    """The prompts one by one, together, and in so few pages that one has to give way."""
+def check_batches(tokens: int = 10) -> None:
+    """Checks that the prompts get the same tokens one by one, together, and in so few pages that one has to give
+    way."""
     said = []
     for name, pages, group in (("alone", 16, 1), ("together", 64, 3), ("in 9 pages", 9, 3)):
         answers, preempted = [], 0
@@ -138,8 +139,9 @@ def same_in_any_company(tokens: int = 10) -> None:
         print(f"{name:11} the same tokens: {answers == said[0]}, preempted: {preempted}, all pages free again: {free}")
 
 
-def company() -> str:
-    """What the logits of one step owe to the company that it is in; returns what the last row says in company."""
+def show_batch_effect() -> str:
+    """Shows how much the logits of one step depend on the rest of the batch. Returns the next token of the last row in
+    the batch."""
     rows = alone_and_batched(TIED[0], TIED[1:])
     names = {f"{row['attention']}, sums {row['sums']}": row for row in rows}
     plots.bars(list(names), {"of 256 logits, so many differ": [row["differing"] for row in rows]})
@@ -159,7 +161,8 @@ def company() -> str:
 
 
 def eight_bits(prompt: str = "The kernel reads ", tokens: int = 40) -> int:
-    """What the model says with a cache of 16 bits and with one in E4M3; returns how many tokens are the same."""
+    """Prints the model's continuation with a 16-bit cache and with one in E4M3. Returns how many tokens are the
+    same."""
     said = []
     for options in ({}, model().e4m3_scales(as_tokens(" ".join(PROMPTS)))):
         loop = Loop(model().next_tokens, model().cache(16, **options))

@@ -47,7 +47,7 @@ def caption() -> str:
 
 
 def of_cache(batch: int, length: int) -> str:
-    """ "8 × 64 K"."""
+    """A cache's size in words, such as "8 × 64 K"."""
     return f"{batch} × {length // 1024} K"
 
 
@@ -61,7 +61,7 @@ def by_name(part: str, batch: int, length: int, **columns: object) -> dict[str, 
 
 
 def show_ladder() -> None:
-    """The first rungs and the fastest other ways, as shares of the speed at which a sum reads."""
+    """Draws the first rungs and the fastest other kernels, as shares of the speed at which a sum reads."""
     rows, table = {}, []
     for batch, length in CACHES:
         found = by_name("contiguous", batch, length) | by_name("ladder", batch, length)
@@ -79,7 +79,7 @@ def show_ladder() -> None:
 
 
 def measure_splits() -> Measurement:
-    """The sweep of splits for one long sequence, measured now on a GPU, else as it was recorded."""
+    """The sweep of splits for one long sequence, measured on this GPU or recorded."""
 
     def measure() -> list[Row]:
         from course_utils.bench.serving import splits
@@ -90,8 +90,8 @@ def measure_splits() -> Measurement:
 
 
 def show_splits(sweep: Measurement) -> int:
-    """Speed by the number of splits for three caches, one of them from `measure_splits`; returns the fastest number for
-    that one."""
+    """Draws the speed by the number of splits for three caches, one of them from `measure_splits`. Returns the fastest
+    number for that one."""
     panels, chosen = {}, {}
     for batch, length in (SWEPT, (8, 8192), (64, 4096)):
         source = sweep if (batch, length) == SWEPT else record()
@@ -108,7 +108,7 @@ def show_splits(sweep: Measurement) -> int:
 
 
 def show_ragged() -> None:
-    """One long sequence among short ones beside as many of one length, and a sum of as many bytes."""
+    """Shows one long sequence among short ones beside sequences of equal length and a sum of as many bytes."""
     found = {(row["lengths"], row["name"]): row for row in record().select(part="ragged")}
     rows = {
         "a sum of as many bytes": found["equal", SAME_BYTES],
@@ -127,7 +127,8 @@ def show_ragged() -> None:
 
 
 def show_pages() -> int:
-    """What pages in random places cost beside a contiguous cache; returns the page size that costs most."""
+    """Draws what pages in random places cost compared with a contiguous cache. Returns the page size that costs
+    most."""
     groups: dict[str, dict[str, float]] = {}
     table = []
     for batch, length in CACHES[:2]:
@@ -145,7 +146,7 @@ def show_pages() -> int:
 
 
 def show_eight_bits() -> float:
-    """How many times as fast a cache in E4M3 is read, by cache; returns that of 8 sequences of 64 K."""
+    """Draws how many times as fast an E4M3 cache is read. Returns the figure for 8 sequences of 64 K."""
     gains, table = {}, []
     for batch, length in CACHES:
         found = by_name("eight bits", batch, length)
@@ -160,8 +161,7 @@ def show_eight_bits() -> float:
 
 
 def show_prefix() -> float:
-    """The time with a prompt that each sequence reads and with one that is read once; returns how many times as fast
-    the latter is."""
+    """Draws the time with a prompt that each sequence reads, and with one that is read once. Returns their ratio."""
     rows = {row["name"]: row for row in record().select(part="shared prefix")}
     names = {"paged_attention": "read by each sequence", "cascade_attention": "read once for all"}
     plots.bars(list(names.values()), {"µs of the GPU": [rows[name]["us"] for name in names]})
@@ -172,8 +172,8 @@ def show_prefix() -> float:
 
 
 def show_queries() -> float:
-    """Time by the number of queries a step, for two caches; returns the time of 16 as a multiple of that of one, for 8
-    sequences of 64 K."""
+    """Draws the time by the number of queries a step, for two caches. Returns the time of 16 queries as a multiple of
+    the time of one, for 8 sequences of 64 K."""
     panels: dict[str, dict[int, float]] = {}
     table = []
     for batch, length in CACHES[:2]:
@@ -204,13 +204,13 @@ def steps() -> dict[tuple[int, int], dict[str, Row]]:
 
 
 def floor_us(row: Row) -> float:
-    """Microseconds in which the bytes of a row are read at the speed of the GPU's datasheet, which nothing exceeds."""
+    """Microseconds to read the bytes of a row at the bandwidth of the GPU's datasheet."""
     return row["us"] * row["tb_per_s"] * 1e12 / by_driver_name(record().device).bandwidth
 
 
 def show_steps() -> float:
-    """32 layers of append, attention and merge in four ways; returns how many times as fast as launches from Python one
-    launch is, for one sequence of 4 K."""
+    """Draws 32 layers of append, attention and merge in four ways. Returns how many times as fast as launches from
+    Python one launch is, for one sequence of 4 K."""
     panels: dict[str, dict[str, dict[int, float]]] = {}
     table = []
     for (batch, length), found in steps().items():
@@ -229,7 +229,7 @@ def show_steps() -> float:
 
 
 def show_gain() -> None:
-    """What one launch gains over a graph, by cache."""
+    """Draws what one launch gains over a graph, by cache."""
     rows = {of_cache(*cache): {"": found[GRAPH]["us"] / found[ONE_LAUNCH]["us"]} for cache, found in steps().items()}
     plots.dots({"": rows}, "one launch: times as fast as a graph of launches", log=False, mark=1)
     plt.show()
@@ -239,7 +239,8 @@ def show_gain() -> None:
 
 
 def show_served() -> float:
-    """New tokens a second that the loop served with the small model; returns how many times as many in pages."""
+    """Draws the new tokens a second that the loop served with the small model. Returns how many times as many pages on
+    demand serve."""
     rows = record().select(part="loop", sums="exact")
     speeds = {row["name"]: row["tokens_per_s"] for row in rows}
     names = {"pages": "in pages, as needed", "reserved": "reserved for the longest"}

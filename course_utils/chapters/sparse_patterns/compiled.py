@@ -22,7 +22,7 @@ WAYS = {"three lengths, dynamic=False": False, AS_IT_IS: None, "three lengths, d
 def by_graphs(
     model: Callable[..., Tensor], graphs: list[GraphModule], *, dynamic: bool | None = None
 ) -> Callable[..., Tensor]:
-    """The model by torch.compile, each graph in one piece and run as it is; `graphs` gets those that are made."""
+    """The model by torch.compile, each graph in one piece and run as it is. The graphs are appended to `graphs`."""
 
     def keep(graph: GraphModule, _: object) -> GraphModule:
         graphs.append(graph)
@@ -33,17 +33,17 @@ def by_graphs(
 
 
 def show_graph(graph: GraphModule) -> None:
-    """The calls of a graph with their arguments, a line each."""
+    """Prints the calls of a graph with their arguments, a line each."""
     for node in graph.graph.nodes:
         if node.op.startswith("call"):
             print(f"{node.name:24} {', '.join(map(str, node.args))}")
 
 
 def count_graphs(layer: nn.Module) -> int:
-    """How many graphs three calls make, with other lengths and with other patterns. Returns how many three lengths make
-    where torch.compile is told nothing of them.
+    """Draws how many graphs three calls make, with different lengths and with different patterns. Returns the number
+    for three lengths with torch.compile's default for `dynamic`.
 
-    layer: from `[B, L, 64]`, with a pattern as the attribute `pattern`.
+    layer: a module that takes `[B, L, 64]` and has a pattern as the attribute `pattern`.
     """
     counts, layer = {}, copy.deepcopy(layer)
     for name, dynamic in WAYS.items():

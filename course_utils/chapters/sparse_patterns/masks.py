@@ -1,4 +1,4 @@
-"""Chapter 04's patterns as pictures: masks, tiles, what is useful in them, their kernels, how far they reach."""
+"""Chapter 04's patterns as pictures: masks, tiles, the useful share of tiles, kernels, and reach."""
 
 from __future__ import annotations
 
@@ -87,20 +87,20 @@ OF_REACH = (
 
 
 def show_masks(shown: Mapping[str, Pattern], columns: int = 4) -> None:
-    """Masks of 256 tokens, by their titles."""
+    """Draws masks of 256 tokens, by their titles."""
     plots.mask_gallery({title: pattern.mask(256) for title, pattern in shown.items()}, columns)
     plt.show()
 
 
 def show_causal() -> None:
-    """The patterns that look back only."""
+    """Draws the causal patterns."""
     shown = [patterns.causal(), patterns.sliding_window(64), patterns.streaming(16, 48), patterns.dilated(8, 16)]
     shown += [patterns.power_of_two(), patterns.strided(16), patterns.fixed(32, 4), patterns.tree(tree_of(256))]
     show_masks({pattern.kind: pattern for pattern in shown})
 
 
 def show_both_ways() -> None:
-    """The patterns that look ahead, too."""
+    """Draws the patterns that look ahead, too."""
     shown = [patterns.full(), patterns.local(24), patterns.block_diagonal(48), DOCUMENTS]
     shown += [FAR | patterns.local(12), patterns.random_blocks(16, 3, seed=0), patterns.bigbird(16, 1, 3, 2)]
     shown += [patterns.local_2d(16, 16, 2)]
@@ -108,7 +108,7 @@ def show_both_ways() -> None:
 
 
 def show_sorted() -> None:
-    """A dilated pattern, and the same with its positions sorted by their remainder."""
+    """Draws a dilated pattern, and the same pattern with its positions sorted by residue class."""
     order = torch.argsort(torch.arange(128) % 8, stable=True)
     mask = patterns.dilated(16, 8).mask(128)
     plots.mask_gallery({"dilated(16, 8)": mask, "positions sorted by i mod 8": mask[order][:, order]}, 2, tile=16)
@@ -116,7 +116,7 @@ def show_sorted() -> None:
 
 
 def show_code_and_image() -> None:
-    """A causal mask for one of our files, one token per line, and what a patch of an image sees."""
+    """Draws a causal mask for one of our files, one token per line, and what a patch of an image sees."""
     lines = read_kernel("04_sparse_patterns/block_sparse.cu").splitlines()[:256]
     marks = ("#include", "constexpr", "extern", "struct", "__device__")
     chosen = [n for n, line in enumerate(lines) if line.startswith(marks)]
@@ -135,7 +135,7 @@ def show_code_and_image() -> None:
 
 
 def show_ranges() -> None:
-    """What one row of six range patterns sees: small ones, to be seen."""
+    """Draws what one row of six small range patterns sees."""
     shown = [patterns.causal(), patterns.sliding_window(16), patterns.streaming(4, 12), patterns.local(8)]
     shown += [patterns.block_diagonal(16), patterns.dilated(6, 4)]
     plots.mask_gallery({short(pattern.name): pattern.mask(64) for pattern in shown}, 3, tile=16, row=41)
@@ -143,7 +143,7 @@ def show_ranges() -> None:
 
 
 def range_table() -> None:
-    """The five integers of six patterns."""
+    """Shows the five integers of six patterns."""
     for pattern in FIVE_INTEGERS:
         assert choose_kernel(pattern, 4096).kernel in ("range", "dense")
     table = [{"pattern": pattern.name} | pattern.ranges._asdict() for pattern in FIVE_INTEGERS]
@@ -151,31 +151,32 @@ def range_table() -> None:
 
 
 def states(pattern: Pattern, length: int, tile: int = 64) -> Tensor:
-    """Of each tile whether it is skipped, partly or all visible, as `plots.tile_states` takes it."""
+    """For each tile whether it is skipped, partly or all visible, as `plots.tile_states` takes it."""
     kept = pattern.mask(length).view(length // tile, tile, length // tile, tile).float().mean(dim=(1, 3))
     return torch.where(kept == 0, NOT_LOADED, torch.where(kept == 1, FULL, PARTLY))
 
 
 def visited(pattern: Pattern, length: int) -> int:
-    """Tiles of 64 × 64 that hold a visible pair, from the dense mask."""
+    """Number of 64 × 64 tiles that hold a visible pair, from the dense mask."""
     return int((states(pattern, length) != NOT_LOADED).sum())
 
 
 def useful(pattern: Pattern, length: int = 16384) -> tuple[float, float]:
-    """The share of all pairs that lie in the visited tiles of 64 × 64, and the share of these that are kept."""
+    """The share of all pairs that lie in the visited 64 × 64 tiles, and the visible share of the pairs in those
+    tiles."""
     in_tiles = len(pattern.block_lists(length).indices) * 64 * 64
     return in_tiles / length**2, pattern.pairs(length) / in_tiles
 
 
 def show_useful() -> None:
-    """How much of the visited tiles is useful, by pattern."""
+    """Draws how much of the visited tiles is useful, by pattern."""
     rows = {short(pattern.name): {"": 100 * useful(pattern)[1]} for pattern in EDGES}
     plots.dots({"": rows}, "% of the visited pairs that the pattern keeps, L = 16384", log=False, mark=100)
     plt.show()
 
 
 def useful_table() -> None:
-    """The figures of `show_useful`, with the densities."""
+    """Shows the figures of `show_useful`, with the densities."""
     table = []
     for pattern in EDGES:
         of_all, of_visited = useful(pattern)
@@ -188,13 +189,13 @@ def useful_table() -> None:
 
 
 def show_blocks(pattern: Pattern, length: int) -> None:
-    """The mask of a pattern beside its blocks."""
+    """Draws the mask of a pattern beside its blocks."""
     plots.mask_and_blocks(pattern.mask(length), states(pattern, length))
     plt.show()
 
 
 def show_split() -> None:
-    """The blocks of keys of each row of blocks of BigBird, before and after long rows are split."""
+    """Draws the blocks of keys of each row of blocks of BigBird, before and after long rows are split."""
     lists = patterns.bigbird(64).block_lists(4096)
     pieces = [end - start for _, start, end, _ in sparse_work.work_items(lists, heads=16).items.tolist()]
     plots.pieces_of_work({"a row of blocks each": lists.indptr.diff().tolist(), "long rows split": pieces})
@@ -202,7 +203,7 @@ def show_split() -> None:
 
 
 def random_and_powers() -> float:
-    """Shows which blocks scattered keys visit; returns how many a row of 64 queries visits with 8 random keys."""
+    """Draws which blocks scattered keys visit. Returns how many a row of 64 queries visits with 8 random keys."""
     table = []
     for name, pattern in (("8 random keys", at_random(2048, 8)), ("power_of_two", patterns.power_of_two())):
         blocks, pairs = len(pattern.block_lists(2048).indices), pattern.pairs(2048)
@@ -217,7 +218,8 @@ def random_and_powers() -> float:
 
 
 def show_complexity() -> None:
-    """The share of the pairs that each pattern keeps, by the kernel that it gets, and the formula for their number."""
+    """Draws the share of pairs that each pattern keeps, by the kernel that it gets, and the formula for their
+    number."""
     names = {"range": "range.cu", "dense": "dense, on a view", "block_sparse": "block_sparse.cu"}
     rows = {}
     for pattern, formula in COMPLEXITY.items():
@@ -228,7 +230,7 @@ def show_complexity() -> None:
 
 
 def complexity_table() -> None:
-    """The pairs of each pattern, by formula and counted, which kernel it gets, and why."""
+    """Shows the pairs of each pattern, by formula and counted, which kernel it gets, and why."""
     table = []
     for pattern, formula in COMPLEXITY.items():
         line = {"pattern": short(pattern.name), "pairs": formula}
@@ -242,19 +244,19 @@ def complexity_table() -> None:
 
 
 def reached(pattern: Pattern, layers: int) -> float:
-    """Share of 256 tokens from which something can have come to the last one, through so many layers."""
+    """The share of 256 tokens whose information can have reached the last one after so many layers."""
     power = torch.linalg.matrix_power(pattern.mask(256).float(), layers)
     return (power[-1] > 0).float().mean().item()
 
 
 def show_reach() -> None:
-    """The reach of seven patterns, by layers."""
+    """Draws the reach of seven patterns, by layers."""
     plots.reach({short(pattern.name): {n: reached(pattern, n) for n in LAYERS} for pattern in OF_REACH})
     plt.show()
 
 
 def reach_table() -> None:
-    """The figures of `show_reach`, with the pairs per query."""
+    """Shows the figures of `show_reach`, with the pairs per query."""
     table = []
     for pattern in OF_REACH:
         line = {"pattern": short(pattern.name), "pairs per query": pattern.pairs(256) / 256}

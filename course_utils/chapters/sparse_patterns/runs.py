@@ -1,4 +1,4 @@
-"""Chapter 04's launches: what a kernel loads of a pattern, counted, whether it is right, and its mistakes."""
+"""Chapter 04's launches: what each kernel loads, counted, whether it is right, and its mistakes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def inputs(L_q: int, L_k: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def run_range(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, skip: bool, tile: int = 64) -> Tensor:
-    """The output of range.cu for one head. skip: leave tiles out, or only mask."""
+    """The output of range.cu for one head. skip: skip tiles without a visible pair, or only mask them."""
     options = f"-DD={D} -DBF16=0 -DB_R={tile} -DB_C={tile} -DWARPS=4 -DDILATED=0 -DSKIP={int(skip)}".split()
     module = RawModule(code=read_kernel(f"{CHAPTER}/range.cu"), options=options)
     out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
@@ -56,7 +56,7 @@ def run_range(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern, skip:
 
 
 def loaded(pattern: Pattern, length: int, skip: bool) -> tuple[Tensor, int, int]:
-    """Of a launch of range.cu: its output, how many tiles of 64 × 64 it loads, and the bytes that it reads."""
+    """The output of a launch of range.cu, the number of 64 × 64 tiles it loads, and the bytes it reads."""
     tensors = inputs(length)
     with profile() as counters:
         out = run_range(*tensors, pattern, skip)
@@ -65,7 +65,7 @@ def loaded(pattern: Pattern, length: int, skip: bool) -> tuple[Tensor, int, int]
 
 
 def sectors(pattern: Pattern, length: int) -> tuple[int, int]:
-    """Sectors of global memory that the loads of `sparse_attention` ask for, and how many would do."""
+    """Sectors of global memory that the loads of `sparse_attention` request, and the fewest that would do."""
     with profile() as counters:
         sparse_attention(*inputs(length), pattern)
     loads = [row for row in counters.select("global", "load") if row.bytes]
@@ -73,7 +73,8 @@ def sectors(pattern: Pattern, length: int) -> tuple[int, int]:
 
 
 def masked_or_skipped(pattern: Pattern, length: int = 512) -> int:
-    """Shows what range.cu loads when it only masks, and when it skips tiles; returns the tiles of the latter."""
+    """Shows what range.cu loads when it only masks, and when it skips tiles. Returns the number of tiles when it
+    skips."""
     table, outputs = [], []
     for name, skip in (("only masked", False), ("tiles skipped", True)):
         out, tiles, read = loaded(pattern, length, skip)
@@ -112,14 +113,14 @@ def gather_or_blocks() -> list[dict[str, object]]:
 
 
 def show_gathered() -> None:
-    """What both kernels of `gather_or_blocks` read for each pair that is kept."""
+    """Draws what both kernels of `gather_or_blocks` read for each visible pair."""
     rows = {str(row[""]): {"": row["bytes per pair kept"]} for row in gather_or_blocks()}
     plots.dots({"": rows}, "bytes of K and V read for each pair that is kept", log=False)
     plt.show()
 
 
 def gathered_table() -> None:
-    """The figures of `show_gathered`."""
+    """Shows the figures of `show_gathered`."""
     where = "4 random keys for each query, one head, L = 512, d = 64, counted by the emulator"
     show.table(gather_or_blocks(), where, folded=True)
 
@@ -128,7 +129,7 @@ def gathered_table() -> None:
 
 
 def agrees(pattern: Pattern, L_q: int, L_k: int | None = None) -> bool:
-    """Whether output and log-sum-exp on these lengths are right, against the dense mask in float64."""
+    """Whether output and log-sum-exp at these lengths are right, against the dense mask in float64."""
     tensors = inputs(L_q, L_k)
     out, lse = sparse_attention(*tensors, pattern, return_lse=True)
     expected, expected_lse = reference.sparse_attention(*tensors, pattern, return_lse=True)
@@ -145,14 +146,14 @@ def gradients_agree(pattern: Pattern, length: int = 150) -> list[bool]:
 
 
 def flex(*tensors: Tensor, **options: object) -> Tensor:
-    """FlexAttention step by step, without torch.compile, which it warns of."""
+    """FlexAttention in eager mode, without its warning about torch.compile."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return flex_attention(*tensors, **options)
 
 
 def say_blocks(name: str, block_mask: BlockMask) -> None:
-    """How many blocks a BlockMask of FlexAttention skips, and how many of each kind a row has."""
+    """Prints how many blocks a BlockMask of FlexAttention skips, and how many of each kind a row has."""
     print(f"{name}: {block_mask.sparsity():.0f} % of the blocks are skipped")
     print("partial blocks in each row:", block_mask.kv_num_blocks[0, 0].tolist(), end=", ")
     print("full ones:", block_mask.full_kv_num_blocks[0, 0].tolist())
@@ -162,7 +163,7 @@ def say_blocks(name: str, block_mask: BlockMask) -> None:
 
 
 def run_blocks(source: str, pattern: Pattern, tensors: Sequence[Tensor]) -> Tensor:
-    """The output of a block_sparse.cu on the lists of a pattern; no row is split."""
+    """The output of a source of block_sparse.cu on the lists of a pattern, with no row split."""
     query, key, value = tensors
     lists = pattern.block_lists(query.shape[2], key.shape[2], device=query.device)
     ends = lists.indptr.tolist()
@@ -177,8 +178,8 @@ def run_blocks(source: str, pattern: Pattern, tensors: Sequence[Tensor]) -> Tens
 
 
 def mistakes() -> None:
-    """The chapter's broken kernels: what shows each, and its lesson."""
-    rows = broken_kernels.tried(CHAPTER)
+    """Shows what detects each of the chapter's broken kernels, and its lesson."""
+    rows = broken_kernels.results(CHAPTER)
     plots.what_shows_it(rows)
     plt.show()
     table = [row | {"lesson": BROKEN[str(row["broken kernel"])].lesson} for row in rows]
@@ -188,8 +189,8 @@ def mistakes() -> None:
 
 
 def rows_named(report: SanitizerReport, pattern: Pattern, length: int) -> str:
-    """Of which rows of blocks of a launch of `run_blocks` a sanitizer says anything: "no row", "the last row" or
-    "every row", told by the first block that it names."""
+    """Which rows of blocks of a `run_blocks` launch the sanitizer names: "no row", "the last row" or "every row",
+    judged by the block of the first finding."""
     first = min((finding.block[0] for finding in report.findings if finding.block), default=None)
     if first is None:
         return "no row"

@@ -1,4 +1,4 @@
-"""Chapter 04's recordings: each as a picture, with its figures folded behind it."""
+"""Chapter 04's recordings: each as a picture, with its figures folded below."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def kilo(length: int) -> str:
 
 
 def of_one(pattern: str, length: int, part: str = "peers") -> dict[str, Row]:
-    """All that was timed of a pattern at a length, by name."""
+    """All rows of a pattern at a length, by name."""
     return {row["name"]: row for row in record().select(part=part, pattern=pattern, length=length)}
 
 
 def best_other(pattern: str, length: int) -> dict[str, Any]:
-    """The fastest recorded way to the same output but ours: a row."""
+    """The row of the fastest other way to the same output."""
     rows = [*of_one(pattern, length).values(), *of_one(pattern, length, "scaling").values()]
     others = [row for row in rows if row["name"] not in ("sparse_attention", *DENSE)]
     return min(others, key=lambda row: row["median_ms"], default={"name": "-", "median_ms": None})
@@ -68,7 +68,7 @@ def _ours_at(length: int) -> list[Row]:
 
 
 def first_figures() -> None:
-    """Our kernels at 128 K tokens beside the best other way and causal dense attention."""
+    """Draws our kernels at 128 K tokens beside the best other way and causal dense attention."""
     rows, table = {}, []
     for row in _ours_at(LONGEST):
         best, found = best_other(row["pattern"], LONGEST), of_one(row["pattern"], LONGEST)
@@ -84,7 +84,7 @@ def first_figures() -> None:
 
 
 def show_skipping(skipping: Measurement) -> None:
-    """What masking and skipping take; skipping: the part "skip" of the bench, live or recorded."""
+    """Draws what masking and skipping take. skipping: the part "skip" of the bench, measured here or recorded."""
     panels: dict[str, dict[str, dict[str, float]]] = {}
     table = []
     for length in sorted({row["length"] for row in skipping.select(part="skip")}):
@@ -106,13 +106,15 @@ def show_skipping(skipping: Measurement) -> None:
 
 
 def _on_a_view(ms: Mapping[str, float]) -> tuple[str, dict[str, float]]:
-    """The fastest way on a view, or "-", and its milliseconds under the name of the picture; ms: by name."""
+    """The fastest way on a view, or "-", and its milliseconds under the picture's name for it. ms: milliseconds by
+    name."""
     view = min(ms.keys() - PLAIN, key=ms.__getitem__, default="-")
     return view, {"on a view": ms[view]} if view in ms else {}
 
 
 def _ways(pattern: str, length: int) -> tuple[dict[str, float], str]:
-    """Milliseconds of ours, FlexAttention as it is and tuned, the fastest way on a view and dense cuDNN; which view."""
+    """Milliseconds of ours, FlexAttention by default and tuned, the fastest way on a view and dense cuDNN; and the name
+    of that view."""
     ms = {name: row["median_ms"] for name, row in of_one(pattern, length).items()}
     flex = min(ms[name] for name in (FLEX_128, FLEX_64))
     view, on_view = _on_a_view(ms)
@@ -120,8 +122,9 @@ def _ways(pattern: str, length: int) -> tuple[dict[str, float], str]:
     return ways | on_view | {CUDNN: ms[CUDNN]}, view
 
 
-def beside_peers(*kinds: str) -> None:
-    """What was recorded of patterns of these kinds, beside FlexAttention, dense kernels on a view, dense attention."""
+def show_peers(*kinds: str) -> None:
+    """Draws the recorded times of patterns of these kinds beside FlexAttention, dense kernels on a view, and dense
+    attention."""
     panels: dict[str, Rows] = {}
     table = []
     for row in record().select(part="peers", name="sparse_attention"):
@@ -147,7 +150,7 @@ def beside_peers(*kinds: str) -> None:
 
 
 def show_all_peers() -> None:
-    """Every pattern at every length beside all other ways that were timed."""
+    """Shows every pattern at every length beside all other ways that were timed."""
     panels: dict[str, Rows] = {}
     table = []
     heads = {"sparse_attention": "ours", FLEX_128: "Flex 128", FLEX_64: "Flex 64"}
@@ -169,7 +172,7 @@ def show_all_peers() -> None:
 
 
 def show_views() -> None:
-    """All ways on a view, as multiples of our time, by pattern and length."""
+    """Shows all ways on a view, as multiples of our time, by pattern and length."""
     panels: dict[str, dict[str, dict[str, float]]] = {}
     table = []
     for row in record().select(part="peers"):
@@ -187,7 +190,7 @@ def show_views() -> None:
 
 
 def show_dense_way() -> None:
-    """How many times as fast as range.cu the dense kernel of chapter 03 is on equal blocks."""
+    """Shows how many times as fast as range.cu the dense kernel of chapter 03 is on equal blocks."""
     rows = [row for row in record().select(part="dense_way") if row["name"] == "dense"]
     panels: dict[str, dict[str, dict[str, float]]] = {}
     table = []
@@ -203,7 +206,8 @@ def show_dense_way() -> None:
 
 
 def show_backward() -> None:
-    """The backward pass of each pattern at each length, beside FlexAttention's, the fastest view's and dense ones."""
+    """Shows the backward pass of each pattern at each length beside FlexAttention's, the fastest view's and dense
+    ones."""
     panels: dict[str, dict[str, dict[str, float]]] = {}
     table = []
     ours = record().select(part="backward", name="sparse_attention")
@@ -228,7 +232,8 @@ def show_backward() -> None:
 
 
 def show_lists() -> None:
-    """What building lists takes beside one call, by pattern, for the patterns that need them; and all patterns."""
+    """Draws what building block lists takes compared with one call, for the patterns that need them; a folded table has
+    all patterns."""
     rows: dict[str, dict[str, float]] = {}
     table = []
     for row in record().select(part="lists"):
@@ -247,7 +252,7 @@ def show_lists() -> None:
 
 
 def show_csr() -> None:
-    """Gathering by rows beside block lists and dense attention."""
+    """Shows gathering by rows beside block lists and dense attention."""
     rows: dict[str, dict[str, float]] = {}
     table = []
     for label in dict.fromkeys(row["pattern"] for row in record().select(part="csr")):
@@ -266,7 +271,7 @@ def show_csr() -> None:
 
 
 def show_scaling() -> None:
-    """Time against length, of every pattern and of the fastest other way to each."""
+    """Draws time against length for every pattern, and for the fastest other way to each."""
     others = [row for row in record().select(part="peers") if row["name"] not in ("sparse_attention", *DENSE)]
     plots.scaling(record().select(part="scaling") + others)
     plt.show()
@@ -281,7 +286,7 @@ def growth(pattern: str, shorter: int, longer: int) -> float:
 
 
 def longest_table() -> None:
-    """Every pattern at 128 K tokens, the fastest first."""
+    """Shows every pattern at 128 K tokens, the fastest first."""
     table = []
     dense = {name: record().select(part="scaling", name=name, length=LONGEST)[0]["median_ms"] for name in DENSE}
     ours = record().select(part="scaling", name="sparse_attention", length=LONGEST)
@@ -295,14 +300,15 @@ def longest_table() -> None:
 
 
 def lengths(brief: Measurement) -> list[int]:
-    """Of the short sequences."""
+    """The lengths of the short sequences."""
     return sorted({row["length"] for row in brief.select(part="small")})
 
 
 def show_short(brief: Measurement) -> int | str:
-    """Two small patterns; returns from which length on sinks and a window take less of the GPU's time than dense ones.
+    """Draws two small patterns. Returns the length from which on sinks and a window take less GPU time than dense
+    attention.
 
-    brief: the part "small" of the bench, live or recorded.
+    brief: the part "small" of the bench, measured here or recorded.
     """
     times = brief.select(part="small")
     first, last = min(lengths(brief)), max(lengths(brief))
@@ -319,7 +325,7 @@ def show_short(brief: Measurement) -> int | str:
 
 
 def show_idle() -> None:
-    """How much of the GPU short sequences keep at work, and what their work would take at full speed."""
+    """Shows how much of the GPU short sequences keep busy, and what their work would take at full speed."""
     of_gpu = {row["name"]: row for row in measured.load("00_start_here").rows}
     count = of_gpu["streaming multiprocessors"]["count"]
     blocks, table = {}, []
@@ -347,7 +353,7 @@ def _even() -> list[Row]:
 
 
 def show_break_even() -> None:
-    """How many times as fast as dense FLASH, by length and density."""
+    """Draws how many times as fast as dense FLASH ours is, by length and density."""
     even = _even()
     names = [name for name in dict.fromkeys(row["name"] for row in even) if not name.startswith("dense")]
     plots.break_even([row for row in even if row["name"] in names], names)
@@ -356,7 +362,7 @@ def show_break_even() -> None:
 
 
 def say_break_even() -> None:
-    """Up to which density ours is faster than dense FLASH, and how far cuDNN is ahead of that."""
+    """Prints up to which density ours is faster than dense FLASH, and how far cuDNN is ahead of FLASH."""
     even = _even()
     for length in sorted({row["length"] for row in even}):
         found = [row for row in even if (row["length"], row["name"]) == (length, "sparse_attention")]
@@ -373,12 +379,12 @@ def say_break_even() -> None:
 
 
 def tree_sizes() -> list[int]:
-    """Positions of the trees that were timed."""
+    """The numbers of positions of the trees that were timed."""
     return sorted({row["tokens"] for row in record().select(part="tree")})
 
 
 def show_trees() -> int | str:
-    """Trees of guesses; returns the largest for which ours takes less of the GPU's time behind 4096 tokens."""
+    """Draws trees of guesses. Returns the largest one for which ours takes less GPU time behind 4096 tokens."""
     names = {"sparse_attention": "ours", SDPA_MASK: "SDPA", SDPA_NUMBERS: "SDPA"}
     names |= {FLEX_128: "Flex", FLEX_TUNED: "Flex"}
     table = plots.tree_times(record().select(part="tree"), names)
@@ -402,7 +408,7 @@ def show_trees() -> int | str:
 
 
 def rates() -> dict[str, Any]:
-    """Measured speeds for the explorer's estimate: of visited tiles, and of memory."""
+    """Measured rates for the explorer's estimate: of visited tiles, and of memory."""
     wide = next(row for row in _ours_at(LONGEST) if row["pattern"] == "sliding_window(window=4096)")
     hbm = measured.load("00_start_here").select(name="device memory copy")[0]
     speeds = {"flops_per_second": 1e12 * wide["useful_tflop_per_s"], "bytes_per_second": 1e9 * hbm["gb_per_s"]}
@@ -413,7 +419,7 @@ def rates() -> dict[str, Any]:
 
 
 def show_recall() -> None:
-    """The study of recall: right answers against keys per question."""
+    """Draws the study of recall: right answers against keys per question."""
     study = measured.load("04_recall_study")
     plots.recall(study.rows, 100 / recall_study.VALUES)
     plt.show()

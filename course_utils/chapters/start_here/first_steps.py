@@ -1,4 +1,4 @@
-"""Chapter 00's first notebook: ten lines of attention are checked, and a kernel is broken in three ways."""
+"""Chapter 00's first notebook: a check of the reader's ten lines of attention, and a kernel broken in three ways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MISTAKES = {
 
 
 def check_attention(attention: Callable[..., Tensor], device: torch.device) -> None:
-    """Says whether attention(query, key, value, is_causal) is right: as near to fp64 as PyTorch's own."""
+    """Prints whether attention(query, key, value, is_causal) is right: as near to float64 as PyTorch's own."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, 3, 65, 32, generator=generator).to(device) for _ in range(3))
     for is_causal in (False, True):
@@ -39,7 +39,8 @@ def check_attention(attention: Callable[..., Tensor], device: torch.device) -> N
 
 
 def broken(mistake: str) -> str:
-    """vector_add.cu with one of `MISTAKES`. Raises LookupError for another, ValueError if a piece is gone."""
+    """vector_add.cu with one of `MISTAKES`. Raises LookupError for another name, ValueError if the text to replace is
+    not in the file."""
     code = read_kernel("00_start_here/vector_add.cu")
     for before, after in MISTAKES[mistake].items():
         if code.count(before) != 1:
@@ -49,7 +50,7 @@ def broken(mistake: str) -> str:
 
 
 def break_it(mistake: str) -> None:
-    """Shows what is changed in vector_add.cu, and the error of a launch on tensors of the CPU."""
+    """Shows the change in vector_add.cu, and the error of a launch on CPU tensors."""
     code = broken(mistake)
     show.difference(read_kernel("00_start_here/vector_add.cu"), code, context=1)
     kernel = RawModule(code=code).get_function("vector_add")

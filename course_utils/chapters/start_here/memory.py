@@ -1,4 +1,4 @@
-"""Chapter 00 on memory: the GPU's levels and speeds, floors, coalescing, tiles, banks and the matrix product."""
+"""Chapter 00 on memory: the GPU's levels and speeds, floors, coalescing, tiles, banks and matrix products."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ Work = dict[str, tuple[int, int]]  # name: (FLOPs, bytes at least)
 
 @dataclass(frozen=True)
 class Gpu:
-    """What was measured on a GPU: the one here, or the one that was recorded. Rates are per second."""
+    """The measured figures of a GPU, this one or the recorded one. Rates are per second."""
 
     figures: Measurement
 
     def row(self, name: str) -> Row:
-        """The figures of this name."""
+        """The row of this name."""
         (only,) = self.figures.select(name=name)
         return only
 
     @property
     def caption(self) -> str:
-        """Which GPU, and when."""
+        """Device and date."""
         return measured.caption(self.figures)
 
     @property
@@ -53,17 +53,17 @@ class Gpu:
 
     @property
     def clock(self) -> float:
-        """At most."""
+        """The highest clock rate, in Hz."""
         return self.row("clock, at most")["mhz"] * 1e6
 
     @property
     def hbm_rate(self) -> float:
-        """Bytes, of a copy."""
+        """Bytes of HBM that a copy moves per second."""
         return self.row("device memory copy")["gb_per_s"] * 1e9
 
     @property
     def fp32_peak(self) -> float:
-        """FLOPs on the CUDA cores."""
+        """FLOP/s of the CUDA cores in fp32."""
         return self.row("fp32 multiply-add, CUDA cores")["tflop_per_s"] * 1e12
 
     @property
@@ -76,12 +76,12 @@ class Gpu:
         return [row for row in self.figures.rows if column in row]
 
     def ms(self, kernel: str) -> float:
-        """The time of a kernel of the chapter."""
+        """Milliseconds of a kernel of the chapter."""
         return self.row(kernel)["median_ms"]
 
 
 def measured_gpu() -> Gpu:
-    """Measures where there is a GPU, which takes some seconds; else takes what was recorded."""
+    """Measures this GPU, which takes some seconds; without a GPU, the recorded one."""
 
     def measure() -> list[Row]:
         from course_utils.bench.start_here import start_here
@@ -92,7 +92,7 @@ def measured_gpu() -> Gpu:
 
 
 def memory_levels(gpu: Gpu) -> None:
-    """Sizes and speeds of registers, shared memory, L2 and HBM, all multiprocessors together."""
+    """Draws sizes and speeds of registers, shared memory, L2 and HBM, over all multiprocessors."""
     shared_rate = gpu.multiprocessors * 32 * 4 * gpu.clock  # 32 words of 4 bytes a clock
     register_rate = gpu.fp32_peak / 2 * 4 * 4  # one multiply-add is 2 FLOP and moves 4 words of 4 bytes
     l2_rate = max(row["gb_per_s"] for row in gpu.having("working_set_bytes")) * 1e9
@@ -109,7 +109,7 @@ def memory_levels(gpu: Gpu) -> None:
 
 
 def sizes_for_a_block(gpu: Gpu) -> None:
-    """What one block can have for itself."""
+    """Shows how much of each level one block can have."""
     for name in (
         "shared memory per multiprocessor",
         "shared memory per block, at most",
@@ -120,7 +120,7 @@ def sizes_for_a_block(gpu: Gpu) -> None:
 
 
 def reread_curve(gpu: Gpu) -> None:
-    """Read bandwidth against the size of data that are read again and again."""
+    """Draws the read bandwidth against the size of data that are read repeatedly."""
     sweep = {row["working_set_bytes"] / 2**20: row["gb_per_s"] / 1e3 for row in gpu.having("working_set_bytes")}
     ax = plots.against_size(sweep, {"size of the L2 cache": gpu.row("L2 cache")["bytes"] / 2**20})
     ax.set(xlabel="data that are read again and again, MiB", ylabel="read bandwidth, TB/s", title=gpu.caption)
@@ -131,7 +131,7 @@ def reread_curve(gpu: Gpu) -> None:
 
 
 def counted_work() -> Work:
-    """FLOPs and least bytes of four operations in fp32; prints them with their ratio."""
+    """FLOPs and least bytes of four operations in fp32. Prints them with their ratio."""
     numbers = 2**26
     shape = 16, 12, 2048, 2048, 64  # batch, heads, queries, keys, numbers per head
     work = {
@@ -146,14 +146,14 @@ def counted_work() -> Work:
 
 
 def intensities(work: Work) -> None:
-    """FLOPs for each byte, on a logarithmic axis; a copy has none."""
+    """Draws FLOP per byte on a logarithmic axis; a copy has none."""
     per_byte = {name: flops / moved for name, (flops, moved) in work.items() if flops}
     plots.bars(list(per_byte), {"FLOP per byte, logarithmic": list(per_byte.values())}, log=True)
     plt.show()
 
 
 def over_floor(gpu: Gpu, work: Work, name: str, kernel: str) -> float:
-    """How many times its floor a kernel took; prints both."""
+    """How many times its floor a kernel took. Prints both times."""
     flops, moved = work[name]
     floor = costs.time_floor(flops, moved, gpu.fp32_peak, gpu.hbm_rate)
     bound = "memory" if moved / gpu.hbm_rate > flops / gpu.fp32_peak else "compute"
@@ -162,7 +162,7 @@ def over_floor(gpu: Gpu, work: Work, name: str, kernel: str) -> float:
 
 
 def latencies(gpu: Gpu) -> float:
-    """Nanoseconds of a load from HBM; draws the time of a load against the size of the array."""
+    """Draws the time of a load against the size of the array. Returns the nanoseconds of a load from HBM."""
     chased = {row["chased_bytes"] / 2**10: row["ns_per_load"] for row in gpu.having("chased_bytes")}
     sizes = {"L1": gpu.row("shared memory per multiprocessor")["bytes"], "L2": gpu.row("L2 cache")["bytes"]}
     ax = plots.against_size(chased, {name: size / 2**10 for name, size in sizes.items()})
@@ -175,7 +175,7 @@ def latencies(gpu: Gpu) -> float:
 
 
 def check_copy_vectors(device: torch.device) -> None:
-    """Runs copy_vectors.cu on a size that fits no block, and says how much both copies can ask for at a time."""
+    """Checks copy_vectors.cu on a size that fills no block, and prints how much both copies can have in flight."""
     n, threads = 1000, 256
     numbers = torch.arange(n, device=device).float()
     out = torch.full_like(numbers, torch.nan)
@@ -188,14 +188,14 @@ def check_copy_vectors(device: torch.device) -> None:
 
 
 def bytes_under_way(gpu: Gpu) -> None:
-    """Little's law for the loads of a copy."""
+    """Shows Little's law for the loads of a copy."""
     loads = gpu.hbm_rate / 2 * gpu.latency  # half of what a copy moves is read
     print(f"Little's law: {loads / 2**10:,.0f} KiB of loads under way fill HBM,", end=" ")
     print(f"{loads / gpu.multiprocessors / 2**10:.1f} KiB on each multiprocessor; {gpu.caption}")
 
 
 def copies(gpu: Gpu, work: Work) -> float:
-    """How many times the floor copy_vectors.cu takes; draws both copies beside it."""
+    """Draws both copies. Returns how many times its floor copy_vectors.cu takes."""
     floor = costs.time_floor(*work["copy"], gpu.fp32_peak, gpu.hbm_rate) * 1e3
     names = "copy.cu", "copy_vectors.cu"
     plots.bars(names, {f"ms; {gpu.caption}": [gpu.ms(name) for name in names]}, marks={"floor": floor})
@@ -214,7 +214,7 @@ def copies(gpu: Gpu, work: Work) -> float:
 
 
 def roofline(gpu: Gpu, work: Work) -> None:
-    """Two kernels of the matrix product below the roofs of this GPU."""
+    """Draws two matrix-product kernels under the roofline of this GPU."""
     flops, moved = work["matrix product"]
     names = {"torch.mm, fp32": "torch.mm", "matmul_naive.cu": "matmul_naive.cu"}
     points = {label: (flops / moved, flops / (gpu.ms(name) / 1e3)) for label, name in names.items()}
@@ -230,8 +230,8 @@ def roofline(gpu: Gpu, work: Work) -> None:
 
 
 def strided(gpu: Gpu) -> float:
-    """How many times as long as at stride 1 the copy at the widest stride takes; draws all, beside the count of
-    sectors."""
+    """Draws the strided copies beside the number of sectors. Returns how many times as long as at stride 1 the widest
+    stride takes."""
     rows = gpu.having("stride")
     strides = [row["stride"] for row in rows]
     sectors = {stride: len({lane * stride * 4 // SECTOR for lane in range(WARP)}) for stride in strides}
@@ -249,7 +249,7 @@ def strided(gpu: Gpu) -> float:
 
 
 def check_strided(device: torch.device) -> None:
-    """Runs copy_strided.cu, also where the last row is ragged."""
+    """Checks copy_strided.cu, also with a ragged last row."""
     n, threads = 1000, 256
     numbers = torch.arange(n, device=device).float()
     copy = RawModule(code=read_kernel(f"{CHAPTER}/copy_strided.cu")).get_function("copy_strided")
@@ -261,7 +261,8 @@ def check_strided(device: torch.device) -> None:
 
 
 def divergence(gpu: Gpu) -> float:
-    """How many times as long two ways within each warp take; draws the time against the run of equal neighbours."""
+    """Draws the time against the run of equal neighbours. Returns how many times as long two branches within each warp
+    take."""
     rows = gpu.having("run")
     ways = {row["run"]: len({lane // row["run"] % 2 for lane in range(WARP)}) for row in rows}
     labels = [f"run {row['run']}: {ways[row['run']]} in a warp" for row in rows]
@@ -285,14 +286,14 @@ def transposed(name: str, matrix: Tensor) -> Tensor:
 
 
 def check_transposes(device: torch.device) -> None:
-    """Runs the three on a matrix neither side of which is a multiple of 32."""
+    """Checks the three transposes on a matrix whose sides are no multiples of 32."""
     matrix = torch.arange(70.0 * 45, device=device).reshape(70, 45)
     for name in TRANSPOSES:
         print(f"{name}: {torch.equal(transposed(name, matrix), matrix.T)}")
 
 
 def transposes(gpu: Gpu) -> float:
-    """How many times as long as a copy the naive transpose takes; draws all three."""
+    """Draws the three transposes. Returns how many times as long as a copy the naive one takes."""
     copy = gpu.ms("copy.cu")  # 2^26 floats, as many as 8192 × 8192
     times = {name: gpu.ms(name) for name in ("copy.cu", *(f"{name}.cu" for name in TRANSPOSES))}
     title = f"8192 × 8192 floats, ms; {gpu.caption}"
@@ -318,25 +319,25 @@ def matmul(name: str, A: Tensor, B: Tensor, code: str | None = None) -> Tensor:
 
 
 def ragged_factors(device: torch.device) -> tuple[Tensor, Tensor]:
-    """A [70, 50] and B [50, 65], no side of which is a multiple of a tile."""
+    """A [70, 50] and B [50, 65], whose sides are no multiples of a tile."""
     generator = torch.Generator().manual_seed(0)
     A, B = (torch.randn(shape, generator=generator).to(device) for shape in ((70, 50), (50, 65)))
     return A, B
 
 
 def is_right(product: Tensor, A: Tensor, B: Tensor) -> bool:
-    """Whether A @ B was computed about as well as PyTorch does."""
+    """Whether `product` is as near to A @ B as PyTorch's own."""
     return checks.error_report(product, A.double() @ B.double(), A @ B).passed
 
 
 def check_matmuls(A: Tensor, B: Tensor) -> None:
-    """Runs the three kernels."""
+    """Checks the three matrix-product kernels."""
     for name in MATMULS:
         print(f"{name}: correct = {is_right(matmul(name, A, B), A, B)}")
 
 
 def requested_bytes() -> None:
-    """What the source of each kernel asks of global memory, and of what it reads per multiply-add."""
+    """Shows what each kernel's source requests of global memory, and what it reads per multiply-add."""
     for name, (_, piece, _) in MATMULS.items():
         words = 2 * piece / piece**2  # of A and of B, per multiply-add of a thread
         asked = f"global bytes requested {_requested(name) / 1e9:5.1f} GB"
@@ -344,7 +345,7 @@ def requested_bytes() -> None:
 
 
 def requested_bars() -> None:
-    """The bytes of `requested_bytes` beside those of the three matrices, on a logarithmic axis."""
+    """Draws the bytes of `requested_bytes` beside the bytes of the three matrices, on a logarithmic axis."""
     requested = {f"{name}.cu": _requested(name) / 1e9 for name in MATMULS}
     least = 3 * 4 * SIDE**2 / 1e9
     panels = {"GB requested, logarithmic": list(requested.values())}
@@ -353,12 +354,14 @@ def requested_bars() -> None:
 
 
 def _requested(name: str) -> int:
-    """Bytes of global memory: each element of A and B is loaded N / tile times, by the naive kernel N times."""
+    """Bytes that a kernel requests of global memory: tiles load each element of A and B N / tile times, the naive
+    kernel N times."""
     return 2 * 4 * SIDE**3 // (1 if name == "matmul_naive" else MATMULS[name][0])
 
 
 def matmuls(gpu: Gpu) -> float:
-    """How many times as long as the register tiles the naive kernel takes; draws all speeds below the peak."""
+    """Draws the speeds of all kernels below the peak. Returns how many times as long as with register tiles the naive
+    kernel takes."""
     names = [*(f"{name}.cu" for name in MATMULS), "torch.mm"]
     speeds = {name: gpu.row(name)["tflop_per_s"] for name in names}
     title = f"side {SIDE}, fp32, TF32 off; {gpu.caption}"
@@ -376,7 +379,8 @@ def matmuls(gpu: Gpu) -> float:
 
 
 def what_holds_them_back() -> None:
-    """What ncu found in the three: what the data path allows, what they reach, and what their warps wait for."""
+    """Shows what ncu found in the three kernels: what the data path allows, what they reach, and what their warps wait
+    for."""
     by_ncu = measured.load("bottlenecks")  # recorded: ncu counts on a GPU only
     found = [by_ncu.select(name=name)[0] for name in MATMULS]
     lines = []

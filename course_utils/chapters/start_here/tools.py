@@ -1,4 +1,4 @@
-"""Chapter 00 on tools: findings of the sanitizer, counters of the profiler, and where both differ from NVIDIA's."""
+"""Chapter 00 on tools: the sanitizer's findings, the profiler's counters, and where they differ from NVIDIA's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSPOSES = ("transpose_naive", "transpose_tiled", "transpose_padded")
 
 
 def run_plainly(broken: BrokenKernel) -> None:
-    """Runs a kernel that may store behind an array, without a tool: what one would see."""
+    """Runs a kernel that may store past the end of an array without a tool, and prints what one would see."""
     try:
         scores, top = broken.launch().run()
         print("the 4 largest scores are right:", torch.equal(top, scores.topk(4).values))
@@ -32,14 +32,14 @@ def run_plainly(broken: BrokenKernel) -> None:
 
 
 def mistakes_to_try(shown: tuple[str, ...]) -> None:
-    """The broken kernels of chapter 00 but for those, and one of chapter 02, by what one sees without a tool."""
+    """Shows the broken kernels of chapter 00 except `shown`, and one of chapter 02, by what one sees without a tool."""
     found = [broken for broken in BROKEN.values() if "00_start_here/broken" in broken.launch().source]
     found = [broken for broken in [*found, BROKEN["wrong_stride"]] if broken.name not in shown]
     show.table([{"name": broken.name, "what one sees without a tool": broken.symptom} for broken in found])
 
 
 def find_and_mend(broken: BrokenKernel) -> None:
-    """What the sanitizer says of a broken kernel, what is to be learnt, and what it says of the mended one."""
+    """Shows what the sanitizer says of a broken kernel, its lesson, and what it says of the mended kernel."""
     with emulator.sanitize() as report, contextlib.suppress(KernelError):  # a deadlock is an error, too
         broken.launch().run()
     with emulator.sanitize() as mended:
@@ -52,7 +52,7 @@ def find_and_mend(broken: BrokenKernel) -> None:
 
 
 def counted_transposes() -> dict[str, Counters]:
-    """What the three transposes of 128 × 128 floats ask of memory, by name."""
+    """The memory counters of the three transposes of 128 × 128 floats, by name."""
     launches = course_launches()
     counted = {}
     for name in TRANSPOSES:
@@ -62,24 +62,24 @@ def counted_transposes() -> dict[str, Counters]:
 
 
 def sectors_per_store(counted: Counters) -> float:
-    """In global memory."""
+    """Sectors per store to global memory."""
     return counted.total("sectors", "global", "store") / counted.total("requests", "global", "store")
 
 
 def count_stores(counted: Counters) -> float:
-    """The sectors of a store in global memory; prints what they are counted from."""
+    """Sectors per store to global memory. Prints the counters behind the figure."""
     requests, sectors = (counted.total(what, "global", "store") for what in ("requests", "sectors"))
     print(f"{requests:,} store requests touch {sectors:,} sectors")
     return sectors_per_store(counted)
 
 
 def conflicts_per_load(counted: Counters) -> float:
-    """In shared memory; 0 without loads."""
+    """Bank conflicts per load from shared memory; 0 without loads."""
     return counted.total("bank_conflicts", "shared", "load") / max(1, counted.total("requests", "shared", "load"))
 
 
 def compare_transposes(counted: dict[str, Counters]) -> None:
-    """Both figures of all three."""
+    """Draws sectors per store and bank conflicts per load of all three."""
     rows = [
         {
             "kernel": name,
@@ -92,7 +92,7 @@ def compare_transposes(counted: dict[str, Counters]) -> None:
 
 
 def compare_loads() -> None:
-    """Sectors of a load by stride: counted by hand, by the emulator, and by ncu."""
+    """Shows sectors of a load by stride: by hand, by the emulator, and by ncu."""
     words, out, lines = torch.zeros(32 * 1024 + 8), torch.zeros(1024), []
     for stride in (1, 2, 4, 8, 32, 0):
         arguments = words, out, np.int32(stride), np.int32(0)
@@ -107,14 +107,14 @@ def compare_loads() -> None:
 
 
 def compare_with_nvidia(name: str) -> None:
-    """A kernel's counters and findings by the emulator and by NVIDIA's tools, live or recorded."""
+    """Shows a kernel's counters and findings by the emulator and by NVIDIA's tools, measured here or recorded."""
     both = nvidia.side_by_side(course_launches()[name])
     print(both.note)
     show.table(both.counters, "emulator and NVIDIA's tools", folded=True)
 
 
 def ncu_command(name: str) -> str:
-    """What one would type for three of the counters."""
+    """The ncu command line for three of the counters."""
     names = "global store requests", "global store sectors", "shared load wavefronts"
     metrics = [f"{metric}.sum" for one in names for metric in nvidia.FIGURES[one].metrics]
     return nvidia.ncu_command(course_launches()[name], metrics)
@@ -124,7 +124,7 @@ def ncu_command(name: str) -> str:
 
 
 def findings_of_both() -> None:
-    """What compute-sanitizer found in four broken kernels, and what the emulator finds."""
+    """Shows what compute-sanitizer and the emulator find in four broken kernels."""
     record = measured.load("sanitizer")
     lines = []
     for name in ("barrier_in_branch", "top_scores_overrun", "dq_without_atomics", "wrong_stride"):
@@ -137,7 +137,7 @@ def findings_of_both() -> None:
 
 
 def counters_of_both(name: str) -> None:
-    """A kernel's counters by the emulator and by ncu: in how many they differ, and all of them."""
+    """Shows a kernel's counters by the emulator and by ncu, and in how many they differ."""
     launch = course_launches()[name]
     ours, (theirs, taken) = nvidia.emulated_figures(launch), nvidia.recorded_figures(launch)
     lines = [{"figure": one, "emulator": ours[one], "ncu": theirs[one]} for one in ours if ours[one]]
@@ -147,7 +147,7 @@ def counters_of_both(name: str) -> None:
 
 
 def bytes_of_products() -> None:
-    """What two matrix products request, touch, and get from HBM, as bars."""
+    """Draws the bytes that two matrix products request, touch, and get from HBM."""
     record = measured.load("counters")
     from_hbm = {line["name"]: line["metrics"]["dram__bytes_read"] for line in record.rows}  # cold caches
     launches, lines = course_launches(), []

@@ -102,8 +102,8 @@ def test_the_first_picture_has_ours_and_the_fastest_of_the_others(drawn, tables)
 
 
 def test_one_pattern_has_a_line_for_each_length_and_several_a_panel(drawn):
-    times.beside_peers("dilated")
-    times.beside_peers("sliding_window", "streaming")
+    times.show_peers("dilated")
+    times.show_peers("sliding_window", "streaming")
     one, several = drawn
     assert [text.get_text() for text in one.axes[0].get_yticklabels()] == [
         times.kilo(length) for length in (4096, 16384, 131072)

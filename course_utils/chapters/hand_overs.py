@@ -1,4 +1,4 @@
-"""What the lines of a kernel hand to each other in shared memory, and what orders it: from a recording."""
+"""Which lines of a kernel pass data to each other in shared memory, and which barrier orders them, from a recording."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ KINDS = ("write after read", "read after write", "write after write")
 
 @dataclass(frozen=True)
 class HandOver:
-    """Two lines of the kernel's file, of which different threads touch the same bytes one after the other, and at least
-    one writes. kind: "read after write", "write after read" or "write after write"; above, below: the lines of the same
-    function in which these two lie, or from where they are called; first, then: steps of both, the earliest; by: the
-    step at which a barrier between these two opens, and the line of that barrier; -1 and None where there are such
-    steps with nothing between."""
+    """Two lines of the kernel's file in which different threads access the same bytes one after the other, at least one
+    of them writing.
+
+    kind: "read after write", "write after read" or "write after write"; above, below: the lines of one function that
+    contain both accesses or their calls; first, then: the earliest steps of both; by, by_line: step and line at which a
+    barrier between the two opens, −1 and None if there are steps without a barrier between them.
+    """
 
     array: str
     kind: str
@@ -36,8 +38,8 @@ class HandOver:
 
 
 def hand_overs(recording: Recording) -> list[HandOver]:
-    """All pairs of lines that hand shared memory from thread to thread, the earliest first. What the copy engine and
-    the tensor cores touch is not among them, nor what lies in headers."""
+    """All pairs of lines that pass shared memory from thread to thread, the earliest first. Accesses of the copy engine
+    and the tensor cores, and lines in headers, are left out."""
     pairs = _pairs(recording)
     places = recording.columns["steps.place"]
     writes = np.isin(recording.columns["steps.op"], WRITING)
@@ -70,7 +72,7 @@ def hand_overs(recording: Recording) -> list[HandOver]:
 
 
 def same_function(recording: Recording, place: int, other: int) -> tuple[int, int]:
-    """The lines of one function in which two places lie, or from where they are called; 0 in another file."""
+    """The lines of one function that contain two places or their calls; 0 if one of them is in another file."""
     chains = []
     for at in (place, other):
         chain = []
