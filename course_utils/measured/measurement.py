@@ -57,7 +57,7 @@ class Measurement:
 
 
 def select(rows: Iterable[Row], **columns: object) -> list[Row]:
-    """The rows with these values in these columns, in their order. A column that no row has gives none."""
+    """The rows with these values in these columns, in their order. A column that no row has selects nothing."""
     return [row for row in rows if all(key in row and row[key] == value for key, value in columns.items())]
 
 
@@ -130,14 +130,14 @@ def recorded_names() -> list[str]:
 
 
 def caption(measurement: Measurement) -> str:
-    """One line for the foot of a table or plot, such as "NVIDIA H200, 2026-11-21, torch 2.11.0, CUDA 13.0"."""
+    """A caption for a table or plot, such as "NVIDIA H200, 2026-11-21, torch 2.11.0, CUDA 13.0"."""
     versions = measurement.versions
     torch_version = versions["torch"].partition("+")[0]
     return f"{measurement.device}, {measurement.date}, torch {torch_version}, CUDA {versions['cuda']}"
 
 
 def live_or_recorded(name: str, measure: Callable[[], list[Row]]) -> Measurement:
-    """Rows measured now by `measure()` when this machine has a GPU, else the recorded ones; `caption` tells which.
+    """The rows that `measure()` returns if this machine has a GPU, else the recorded ones; `caption` tells which.
 
     `measure` is not called without a GPU.
     """
@@ -167,7 +167,7 @@ def _package_version(*names: str) -> str:
 
 
 def _driver_version() -> str:
-    """From the kernel module's own file, which every Linux driver provides."""
+    """The driver's version from the kernel module's own file, which every Linux driver provides."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

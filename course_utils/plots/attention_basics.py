@@ -31,7 +31,7 @@ from course_utils.plots.look import (
 
 
 def dot_products(panels: Mapping[str, Mapping[str, Tensor]]) -> Figure:
-    """How numbers are spread: one panel per title, and in it a line per name."""
+    """The distribution of numbers: one panel per title, and in it a line per name."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 2.9), squeeze=False)
     for ax, (title, lines) in zip(axes[0], panels.items(), strict=True):
         most = max(float(values.abs().quantile(0.995)) for values in lines.values())
@@ -46,7 +46,7 @@ def dot_products(panels: Mapping[str, Mapping[str, Tensor]]) -> Figure:
 
 
 def saturation(dims: Sequence[int], lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figure:
-    """Against d, a line per name: the largest weight of a row, and the slope that is left for learning."""
+    """The largest weight of a row, and the slope that is left for learning, against d, a line per name."""
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.0))
     for (name, values), colour in zip(lines.items(), (VERMILION, BLUE), strict=True):
         for ax, ys in zip(axes, values, strict=True):
@@ -124,8 +124,8 @@ def warp_of_scores(length: int = 80, tile: int = 32) -> Axes:
 
 
 def corner_turning(lanes: int = 8) -> Figure:
-    """A tile in shared memory with rows one longer than a warp: written by rows, read by columns. In each place stands
-    its bank; as many lanes and banks as `lanes`, to be read."""
+    """A tile in shared memory with rows one longer than a warp, written by rows and read by columns. Each place shows
+    its bank. `lanes` lanes and banks are drawn, few enough to read."""
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.3))
     row, column = 2, 5
     titles = "a warp writes a row of K: side by side", "a warp reads a column: 8 different banks"
@@ -190,9 +190,9 @@ def masks(panels: Mapping[str, Tensor]) -> Figure:
 
 
 def added_by_shuffles(lanes: int = 32) -> Axes:
-    """How a warp adds up 32 numbers: at each step a lane gets the sum of the lane whose number differs in one bit.
+    """How a warp adds up 32 numbers: at each step a lane receives the sum of the lane whose number differs in one bit.
 
-    What ends in lane 0 is drawn dark; the other lanes do the same at the same time.
+    The additions that end in lane 0 are drawn dark; the other lanes do the same at the same time.
     """
     ax = plt.figure(figsize=(7.5, 3.2)).subplots()
     distances = [lanes >> step for step in range(1, lanes.bit_length())]
@@ -216,7 +216,8 @@ def added_by_shuffles(lanes: int = 32) -> Axes:
 
 
 def safe_exponents(limits: Mapping[str, tuple[float, float]], rows: Mapping[str, Sequence[float]]) -> Axes:
-    """Where exp is neither 0 nor infinite, a bar per type; and above them scores, a line of points per name."""
+    """The range in which exp is neither 0 nor infinite, a bar per type; above the bars scores, a line of points per
+    name."""
     ax = plt.figure(figsize=(7.5, 1.0 + 0.42 * (len(limits) + len(rows)))).subplots()
     for row, (low, high) in enumerate(limits.values()):
         ax.barh(row, high - low, left=low, height=0.55, color=BLUE)
@@ -281,7 +282,7 @@ def three_counts(panels: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Fig
 
 
 def two_losses(lines: Mapping[str, Sequence[float]], blind: float) -> Axes:
-    """Training losses, nats per letter, and that of a blind guess."""
+    """Training losses in nats per letter, and the loss of a blind guess."""
     ax = plt.figure(figsize=(7.5, 2.8)).subplots()
     for (name, losses), colour in zip(lines.items(), (BLUE, VERMILION), strict=True):
         ax.plot(losses, label=name, color=colour)
@@ -306,7 +307,7 @@ def weight_maps(panels: Mapping[str, Tensor], letters: Sequence[str]) -> Figure:
 
 
 def verdicts(table: Mapping[str, Mapping[str, tuple[str, bool]]]) -> Axes:
-    """A grid of words on green, where the flag holds, or red: a line for each row, its cells by the column's name."""
+    """A grid of words, green if the flag holds and red if not: a line for each row, its cells by the column's name."""
     columns = list(next(iter(table.values())))
     ax = plt.figure(figsize=(7.5, 0.7 + 0.42 * len(table))).subplots()
     for row, cells in enumerate(table.values()):

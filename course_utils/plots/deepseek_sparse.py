@@ -30,7 +30,7 @@ from course_utils.plots.look import (
 
 
 def dsa_layer() -> Figure:
-    """DeepSeek Sparse Attention in four steps; above what each costs per pair or per query, below what it passes on."""
+    """DeepSeek Sparse Attention in four steps, with the cost per pair or per query above and the result below."""
     figure, ax = plt.subplots(figsize=(7.5, 2.9))
 
     def box(x: float, y: float, width: float, colour: str, title: str, text: str) -> None:
@@ -167,7 +167,8 @@ def gathered_tile(chosen: Sequence[int] = (1, 2, 6, 11, 17), tokens: int = 20) -
 
 
 def chosen_by_fp8(kept: Mapping[str, tuple[float, float]]) -> Figure:
-    """% of the right keys that eight bits choose, a pair of bars for each case: without and with Hadamard transform."""
+    """Percent of the right keys that 8 bits choose, a pair of bars for each case: without and with the Hadamard
+    transform."""
     figure, ax = plt.subplots(figsize=(7.5, 0.42 * len(kept) + 1.1))
     for number, (name, colour) in enumerate({"without": GREY, "with Hadamard transform": BLUE}.items()):
         places = [row + 0.38 * (number - 0.5) for row in range(len(kept))]
@@ -181,7 +182,7 @@ def chosen_by_fp8(kept: Mapping[str, tuple[float, float]]) -> Figure:
 
 
 def latent_attention() -> Figure:
-    """Two ways to attend to latents: unpack keys and values of each head, or carry the query to the latents."""
+    """Two ways to attend to latents: unpack each head's keys and values, or transform the query to the latent space."""
     figure, axes = plt.subplots(2, 1, figsize=(7.5, 4.2))
     ways = {
         "unpacked: two products for each key": (
@@ -216,9 +217,9 @@ def latent_attention() -> Figure:
 
 
 def index_scores(words: Sequence[str], dots: Tensor, weights: Tensor, scores: Tensor) -> Axes:
-    """The products [heads, keys] of an indexer with the keys `words`, a row for each head, and below their scores.
+    """The products [heads, keys] of an indexer with the keys `words`, a row for each head, and their scores below.
 
-    Blue: a product above 0. Crossed out: one below 0, of which ReLU makes 0. Orange: the sum with the weights.
+    Blue: a positive product. Crossed out: a negative product, which ReLU sets to 0. Orange: the weighted sum.
     """
     ax = plt.figure(figsize=(7.5, 2.9)).subplots()
     heads = len(dots)
@@ -256,8 +257,8 @@ def index_scores(words: Sequence[str], dots: Tensor, weights: Tensor, scores: Te
 
 
 def scores_by_distance(scores: Mapping[str, Tensor]) -> Figure:
-    """Scores [places, places] of one query and one key at all places with the key before it, against their distance;
-    a panel for each way to rotate them."""
+    """Scores [places, places] of one query and one key at all pairs of positions, against their distance; a panel for
+    each way to rotate them."""
     figure, axes = plt.subplots(1, len(scores), figsize=(7.5, 2.7), sharey=True)
     for ax, (name, found), colour in zip(axes, scores.items(), (BLUE, GREEN, VERMILION), strict=False):
         query, key = torch.tril_indices(*found.shape)
@@ -269,7 +270,7 @@ def scores_by_distance(scores: Mapping[str, Tensor]) -> Figure:
 
 
 def sizes(vectors: Mapping[str, Tensor]) -> Figure:
-    """The absolute values of vectors, a panel for each, whose title says the largest."""
+    """The absolute values of vectors, a panel for each; the title says the largest."""
     figure, axes = plt.subplots(1, len(vectors), figsize=(7.5, 2.4), sharey=True)
     for ax, (title, vector) in zip(axes, vectors.items(), strict=True):
         ax.bar(range(len(vector)), vector.abs(), color=BLUE, width=1)
@@ -280,7 +281,7 @@ def sizes(vectors: Mapping[str, Tensor]) -> Figure:
 
 
 def numbers_on_a_line(values: Sequence[float]) -> Axes:
-    """Numbers as marks on a line, those of each interval between powers of two in a colour of its own."""
+    """Numbers as marks on a line, in a colour of their own for each interval between powers of two."""
     ax = plt.figure(figsize=(7.5, 1.3)).subplots()
     colours = (GREY, GREEN, BLUE, ORANGE, PURPLE)
     edges = (0, 1, 2, 4, 8)
@@ -318,7 +319,8 @@ def producer_and_consumers(tiles: int = 4) -> Axes:
 
 
 def facts_of_a_question(names: Tensor, values: Tensor, asked: int, row: int = 28) -> Axes:
-    """The facts of a sequence as cells with their values, in the order of reading; orange: those of the name asked."""
+    """The facts of a sequence as cells with their values, in reading order; orange: the facts of the name that is
+    asked."""
     ax = plt.figure(figsize=(7.5, 2.5)).subplots()
     for place, (name, value) in enumerate(zip(names.tolist(), values.tolist(), strict=True)):
         y, x = divmod(place, row)
@@ -332,7 +334,7 @@ def facts_of_a_question(names: Tensor, values: Tensor, asked: int, row: int = 28
 
 
 def mass_kept(ks: Sequence[int], curves: Mapping[str, Sequence[float]]) -> Axes:
-    """% of the attention's mass that k keys keep, a curve for each way of choosing them."""
+    """Percent of the attention mass that k keys hold, a curve for each way of choosing them."""
     ax = plt.figure(figsize=(7.5, 3.6)).subplots()
     looks = {
         "oracle": (INK, "-"),
@@ -352,7 +354,8 @@ def mass_kept(ks: Sequence[int], curves: Mapping[str, Sequence[float]]) -> Axes:
 
 
 def warm_up(losses: Sequence[float], kept: Sequence[float], steps: Sequence[int], best: float) -> Figure:
-    """The KL divergence and the % of the mass on 8 keys over the steps of a warm-up; best: what the oracle keeps."""
+    """The KL divergence and the percent of the mass on 8 keys over the steps of a warm-up. best: the oracle's
+    percent."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 2.8))
     left.plot(steps, losses)
     left.set(yscale="log", xlabel="step of the warm-up", ylabel="KL")
@@ -364,8 +367,8 @@ def warm_up(losses: Sequence[float], kept: Sequence[float], steps: Sequence[int]
 
 
 def shared_list(rows: int = 8, keys: int = 24, chosen: int = 5) -> Figure:
-    """Two tiles of S whose rows attend to `chosen` of the keys: rows that are queries, each with a list of its own, and
-    rows that are heads of one query, all with the same list."""
+    """Two tiles of S whose rows attend to `chosen` of the keys: rows that are queries have a list each; rows that are
+    heads of one query share one."""
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.6))
     generator = torch.Generator().manual_seed(2)
     own = [set(torch.randperm(keys, generator=generator)[:chosen].tolist()) for _ in range(rows)]
@@ -386,6 +389,6 @@ def shared_list(rows: int = 8, keys: int = 24, chosen: int = 5) -> Figure:
 
 
 def kernel_colours(names: Sequence[str]) -> list[str]:
-    """Colours of the kernels in chapter 05's recording, by whose they are: ours warm, PyTorch's grey and blue."""
+    """Colours of the kernels in chapter 05's recording: ours warm, PyTorch's grey and blue."""
     of = {"torch": iter((GREY, SKY, INK)), "TileLang": iter((GREEN, BLUE)), "ours": iter((VERMILION, ORANGE, YELLOW))}
     return [next(of[next((whose for whose in of if name.startswith(whose)), "ours")]) for name in names]

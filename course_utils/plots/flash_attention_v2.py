@@ -76,7 +76,8 @@ def copy_and_compute(tiles: int = 4) -> Figure:
 
 
 def packed_heads(heads: int = 4, queries: int = 2, tile_rows: int = 16) -> Figure:
-    """Which query of which head is in each row of a tile: a tile for each head of a group, and one for them all."""
+    """Which query of which head is in each row of a tile: with a tile for each head of a group, and with one for the
+    group."""
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True, width_ratios=(heads, 1))
     colours = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
     alone = [[(head, query) for query in range(queries)] for head in range(heads)]
@@ -188,8 +189,8 @@ def number_formats() -> Figure:
 
 
 def who_owns_what(tiles: int = 4) -> Figure:
-    """The tiles of dS of a head, coloured by the block that computes them: a block owns a tile of keys, and walks
-    over the queries. dK and dV below belong to one block each, dQ at the left gets a share from each of them."""
+    """The tiles of dS of a head, coloured by the block that computes them. A block owns a tile of keys and walks over
+    the queries: the dK and dV below belong to one block each, dQ at the left is summed over blocks."""
     figure, ax = plt.subplots(figsize=(7.5, 3.9))
     colours = (BLUE, ORANGE, GREEN, PURPLE)
     for j in range(tiles):
@@ -284,7 +285,7 @@ def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]], yla
 
 
 def different_sums(sums: Sequence[float], exact: float) -> Figure:
-    """What the same numbers add up to in several orders, a dot each, one below the other; a line: the exact sum."""
+    """The sums of the same numbers in several orders, a dot each, one below the other; a line marks the exact sum."""
     figure, ax = plt.subplots(figsize=(7.5, 2.6))
     ax.plot(sums, range(len(sums)), "o", color=BLUE, markersize=5)
     ax.axvline(exact, color=GREY, linestyle="--", linewidth=1)

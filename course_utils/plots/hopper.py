@@ -1,4 +1,4 @@
-"""Pictures of chapter 07: who reads a product's factors, tiles in panels, the ring, and what runs beside what."""
+"""Pictures of chapter 07: operands in registers and shared memory, tiles in panels, the ring, and overlap in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> No
 
 
 def two_ways_of_a_factor(warps: int = 4) -> Figure:
-    """How K comes to the tensor cores: by `mma.sync` through the registers of each warp, by `wgmma` once for all."""
+    """How K reaches the tensor cores: with `mma.sync` through the registers of each warp, with `wgmma` once for all."""
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.6))
     for ax, title in zip(axes, ("mma.sync", "wgmma"), strict=True):
         _box(ax, 0, 0, warps, 0.6, "K in shared memory", SKY)
@@ -43,8 +43,8 @@ def two_ways_of_a_factor(warps: int = 4) -> Figure:
 
 
 def tile_in_panels(rows: int = 8, chunks: int = 16) -> Axes:
-    """A tile with rows of 16 chunks as it lies in shared memory: two panels of eight chunks. In each place stands the
-    chunk that it holds; one row is marked."""
+    """A tile with rows of 16 chunks as it lies in shared memory: two panels of eight chunks. Each place shows its
+    chunk; one row is marked."""
     ax = plt.figure(figsize=(7.5, 2.7)).subplots()
     half, marked = chunks // 2, 3
     for panel in range(2):
@@ -65,8 +65,8 @@ def tile_in_panels(rows: int = 8, chunks: int = 16) -> Axes:
 
 
 def ring_of_tiles(tiles: int = 7, buffers: int = 2) -> Axes:
-    """Tiles in a ring: a line for each buffer, with its tiles in the order of time and the parities of their phases; at
-    the ends of a tile the mbarrier whose phase ends there."""
+    """Tiles in a ring: a line for each buffer, with its tiles in order of time and the parities of their phases; the
+    mbarrier whose phase ends is named at the ends of a tile."""
     ax = plt.figure(figsize=(7.5, 1.9)).subplots()
     for tile in range(tiles):
         buffer, around = tile % buffers, tile // buffers
@@ -85,8 +85,8 @@ PRODUCTS = {"Q Kᵀ": MATRICES["Q"], "P V": MATRICES["O"]}
 
 
 def softmax_overlap() -> Figure:
-    """The time of a consumer, not to scale: products and softmax one after the other, and with P V beside the maximum
-    of the next tile; and the other consumer's products."""
+    """The time of a consumer, not to scale: products and softmax one after the other, and with P V during the maximum
+    of the next tile; below them the other consumer's products."""
     figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.9), sharex=True)
 
     def draw(ax: Axes, at: float, what: str, tile: int) -> None:
@@ -128,8 +128,8 @@ def softmax_overlap() -> Figure:
 def ratios_around_one(
     names: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[float | None]]], label: str
 ) -> Figure:
-    """Ratios as marks on both sides of 1: a line for each name, a panel for each title, in it a kind of mark for each
-    series. None: there is no such figure; a line without any has a dash. label: of the axes below."""
+    """Ratios as marks on both sides of 1: a line for each name, a panel for each title, a kind of mark for each series.
+    None: the figure does not exist; a line with None alone has a dash. label: of the lowest axis."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 1.1 + 0.24 * len(names)), sharex=True, sharey=True)
     for ax, (title, series) in zip(axes, panels.items(), strict=True):
         ax.axvline(1, color=INK, linewidth=1)
@@ -153,7 +153,7 @@ def ratios_around_one(
 
 
 def backward_on_chip() -> Axes:
-    """Where a block of the backward pass has its matrices, and what flows where."""
+    """Where a block of the backward pass keeps its matrices, and how data flow between them."""
     ax = plt.figure(figsize=(7.5, 3.0)).subplots()
     _box(ax, 0, 0.2, 1.6, 0.8, "Q, dO", SKY)
     ax.text(0.8, 1.05, "tile after tile", ha="center", va="top", fontsize=9)

@@ -90,7 +90,7 @@ mpl.rcParams.update(
 
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each of the kernels in `names`, by whose it is; a role that is taken gets one of the others."""
+    """A colour for each of the kernels in `names`, by the library that it belongs to; if that is taken, another one."""
     chosen: dict[str, str] = {}
     others = itertools.cycle(_OTHERS)
     for name in names:
@@ -119,7 +119,7 @@ def png_and_size(figure: Figure, shown_dpi: int = SHOWN_DPI) -> tuple[bytes, dic
 
 @contextlib.contextmanager
 def _laid_out(figure: Figure, shown_dpi: int) -> Iterator[None]:
-    """`figure` with the layout of its PNG, found once. For the SVG savefig would draw all of it once more."""
+    """`figure` with the layout of its PNG, computed once. For the SVG savefig would draw all of it once more."""
     layout, dpi = figure.get_layout_engine(), figure.dpi
     if layout is not None:
         figure.dpi = 2 * shown_dpi
@@ -131,7 +131,7 @@ def _laid_out(figure: Figure, shown_dpi: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_it_lies(figure: Figure) -> Iterator[None]:
-    """`figure` without what would lay it out: savefig draws it once."""
+    """`figure` without its layout engine: savefig draws it once."""
     layout = figure.get_layout_engine()
     if layout is None:
         yield
@@ -150,7 +150,7 @@ def _sharp_png(figure: Figure, shown_dpi: int) -> tuple[bytes, dict[str, int]]:
 
 
 def small_png(png: bytes) -> bytes:
-    """The same with 128 colours, so that it does not bloat a saved notebook; one with a palette stays as it is."""
+    """A PNG with 128 colours, so that a saved notebook stays small; one with a palette stays as it is."""
     picture, file = Image.open(io.BytesIO(png)), io.BytesIO()
     if picture.mode == "P":
         return png
@@ -159,7 +159,7 @@ def small_png(png: bytes) -> bytes:
 
 
 def svg(figure: Figure) -> str:
-    """`figure` as SVG that follows the theme of the page that it is in."""
+    """`figure` as SVG that follows the theme of its page."""
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     text = file.getvalue()
@@ -171,7 +171,7 @@ def svg(figure: Figure) -> str:
 
 
 def show_in_notebook() -> None:
-    """Lets figures go to a notebook in these two forms. Outside of IPython's kernel it does nothing."""
+    """Makes notebooks show figures in these two forms. Outside of IPython's kernel it does nothing."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None or "inline" not in mpl.get_backend():
         return
@@ -182,10 +182,11 @@ def show_in_notebook() -> None:
 
 
 def both_forms(figure: Figure, **_: object) -> tuple[dict[str, bytes | str], dict[str, dict[str, int]]]:
-    """What a notebook shows of `figure`, and the metadata. The PNG is small only once the notebook is saved
+    """The data that a notebook shows of `figure`, and their metadata. The PNG is made small when the notebook is saved
     (.ci/tidy_notebooks.py), and the drawing has the layout of the PNG: either would take a quarter of the time.
 
-    Where nobody sees it (`UNSEEN`), the SVG alone, without a layout: whatever cannot be drawn is still an error.
+    Where nobody looks at it (`UNSEEN`), the SVG alone, without a layout: a figure that cannot be drawn is still an
+    error.
     """
     if os.environ.get(UNSEEN):
         with _as_it_lies(figure):

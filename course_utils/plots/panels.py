@@ -1,4 +1,4 @@
-"""Bars beside each other and lines by length: the plain charts that stand before a table."""
+"""Bars and lines by length: the plain charts above a table."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def bars(
 ) -> Figure:
     """Bars of several quantities, a panel for each by its title, one bar with its figure for each name.
 
-    None: there is no such figure, and a dash in the place of the bar. colours: of the bars, in their order; the last
-    holds for the rest. log: bars on a logarithmic axis, where they begin at a tenth of the least. base: where they
-    begin otherwise; what is below it is orange. alike: so many panels, from the left, have one scale. wasted: of a
-    panel's figures, by its title, the part that is hatched. marks: dashed lines in each panel, by name.
+    None: the figure does not exist, and a dash takes the place of the bar. colours: of the bars, in their order; the
+    last one is used for the rest. log: logarithmic bars, which begin at a tenth of the least. base: where bars begin
+    otherwise; values below it are orange. alike: so many panels, from the left, share a scale. wasted: by panel title,
+    the hatched part of each figure. marks: dashed lines in each panel, by name.
     """
     known = [[value for value in values if value is not None] for values in panels.values()]
     scales = [[value for one in known[:alike] for value in one] if n < alike else known[n] for n in range(len(known))]
@@ -80,7 +80,7 @@ def bars(
 
 
 def _make_room(ax: Axes, low: float, high: float, *, share: float, log: bool) -> None:
-    """Lets the axis end so far right of `high` that its figure has room: a share of the whole panel."""
+    """Lets the axis end far enough right of `high` for its figure: a share of the whole panel."""
     if log:
         ax.set(xscale="log", xlim=(low, low * (high / low) ** (1 / (1 - share))))
         ax.minorticks_off()
@@ -93,7 +93,7 @@ def grouped_bars(
 ) -> Axes:
     """Upright bars with their figures: a group for each key, in it a bar for each name, which a legend explains.
 
-    None: there is no such figure, and no bar. log: on a logarithmic axis.
+    None: the figure does not exist, and there is no bar. log: on a logarithmic axis.
     """
     ax = plt.figure(figsize=(7.5, 3.1)).subplots()
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
@@ -117,9 +117,8 @@ def stacked_bars(
     *,
     colours: Sequence[str] = (BLUE, SKY, GREEN, YELLOW, ORANGE, VERMILION, PURPLE, GREY),
 ) -> Axes:
-    """A bar for each row, made of its parts, and at its end the sum, where sums differ; a part has one look in all
-    rows, which a legend names. Past the last colour they come again, hatched.
-    """
+    """A bar for each row, made of its parts, with the sum at its end if the sums differ. A part has one look in all
+    rows, which a legend names. After the last colour the colours are used again, hatched."""
     parts = list(dict.fromkeys(part for row in rows.values() for part in row))
     looks = {
         part: {"facecolor": colour, "edgecolor": GROUND, "hatch": hatch}
@@ -147,7 +146,7 @@ def stacked_bars(
 
 
 def answers(rows: Mapping[str, Mapping[str, bool | None]], words: Mapping[bool | None, str]) -> Axes:
-    """A grid of questions (rows, columns), each field with the word for its answer; green: yes."""
+    """A grid of questions (rows, columns); each cell has the word for its answer; green: yes."""
     columns = list(next(iter(rows.values())))
     ax = plt.figure(figsize=(7.5, 0.6 + 0.36 * len(rows))).subplots()
     for row, (name, found) in enumerate(rows.items()):

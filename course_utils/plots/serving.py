@@ -1,4 +1,4 @@
-"""Pictures of chapter 06: who has which pages and pieces, what a step reads, and what a loop does step by step."""
+"""Pictures of chapter 06: pages and pieces of sequences, the tree of guesses, and a serving loop step by step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Rows = Sequence[Sequence[int | None]]
 
 def room_of_sequences(panels: Mapping[str, Sequence[tuple[str, Rows]]]) -> Figure:
     """Rows of a cache as squares: a panel per title, in it lines of a name and groups of places, such as pages. A place
-    has the number of the sequence whose token it holds; −1: of several; None: it is kept and empty."""
+    is the number of the sequence whose token it holds; −1: of several sequences; None: reserved and empty."""
     longest = max(sum(map(len, groups)) + 0.5 * len(groups) for lines in panels.values() for _, groups in lines)
     tallest = max(map(len, panels.values()))
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 0.5 + 0.3 * tallest), squeeze=False)
@@ -58,7 +58,7 @@ def room_of_sequences(panels: Mapping[str, Sequence[tuple[str, Rows]]]) -> Figur
 
 
 def table_and_pages(table: Sequence[Sequence[int]], pages: int) -> Axes:
-    """Which page each entry of a block table names, by arrows: a row for each sequence above, the pages below."""
+    """The page of each entry of a block table, by arrows: a row for each sequence above, the pages below."""
     ax = plt.figure(figsize=(7.5, 2.7)).subplots()
     columns = max(map(len, table))
     across = pages / (len(table) * (columns + 1) - 1)
@@ -86,8 +86,8 @@ def table_and_pages(table: Sequence[Sequence[int]], pages: int) -> Axes:
 
 
 def pieces_of_sequences(panels: Mapping[str, Sequence[tuple[int, int]]], across: str) -> Figure:
-    """What each block has to do, one bar below the other in the colour of its sequence: a panel per title, of pairs of
-    sequence and keys. Dashed: when the last block is done."""
+    """The work of each block, one bar below the other in the colour of its sequence: a panel per title, of pairs of
+    sequence and keys. Dashed: the end of the last block."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 2.9), sharex=True, squeeze=False)
     for ax, (title, blocks) in zip(axes[0], panels.items(), strict=True):
         colours = [OF_SEQUENCES[b % len(OF_SEQUENCES)] for b, _ in blocks]
@@ -100,7 +100,7 @@ def pieces_of_sequences(panels: Mapping[str, Sequence[tuple[int, int]]], across:
 
 
 def tree_and_mask(parents: Sequence[int], seen: Tensor, words: Sequence[str]) -> Figure:
-    """A tree of tokens, and which of them each one sees: parents and words of each, seen bool [tokens, tokens]."""
+    """A tree of tokens, and the tokens that each one sees: parents and words of each, seen bool [tokens, tokens]."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.0), width_ratios=(1.3, 1))
     depth, place = [], []
     for i, parent in enumerate(parents):
@@ -142,7 +142,7 @@ def over_steps(panels: Mapping[str, Mapping[str, Sequence[float]]], steps: str =
 
 
 def sweeps(panels: Mapping[str, Mapping[int, float]], chosen: Mapping[str, int], across: str, ylabel: str) -> Figure:
-    """A number against a setting, the latter on a logarithmic axis: a panel per title; a ring is round the chosen."""
+    """A number against a setting on a logarithmic axis: a panel per title; a ring marks the chosen setting."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 2.7), sharex=True, squeeze=False)
     for ax, (title, points) in zip(axes[0], panels.items(), strict=True):
         ax.plot(list(points), list(points.values()), "o-", color=BLUE, markersize=3.5)

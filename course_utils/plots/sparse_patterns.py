@@ -1,4 +1,4 @@
-"""Pictures of chapter 04, and the rows of its tables that take more than a line."""
+"""Pictures of chapter 04, and the rows of its longer tables."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def mask_gallery(masks: Mapping[str, Tensor], columns: int = 4, tile: int = 64, 
 
 
 def tile_states(panels: Mapping[str, Tensor], across: str = "tiles of keys") -> Figure:
-    """What becomes of each tile of the scores: a panel per title, int [rows, columns] of the states above."""
+    """The state of each tile of the scores: a panel per title, int [rows, columns] of the states above."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 3.3), squeeze=False)
     for ax, (title, states) in zip(axes[0], panels.items(), strict=True):
         rows, columns = states.shape
@@ -96,7 +96,7 @@ def tile_states(panels: Mapping[str, Tensor], across: str = "tiles of keys") -> 
 
 
 def mask_and_blocks(mask: Tensor, states: Tensor) -> Figure:
-    """A mask, bool [L, L], beside what its lists say of each block: int [rows, columns] of the states above."""
+    """A mask, bool [L, L], beside the states of its blocks by its lists: int [rows, columns] of the states above."""
     length = len(mask)
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.5))
     left.imshow(
@@ -131,7 +131,7 @@ def pieces_of_work(panels: Mapping[str, Sequence[int]]) -> Figure:
 
 
 def reach(lines: Mapping[str, Mapping[int, float]]) -> Figure:
-    """Per cent of the tokens that can have been heard of, against the number of layers: a line per pattern."""
+    """Percent of the tokens whose information can have arrived, against the number of layers: a line per pattern."""
     figure, ax = plt.subplots(figsize=(7.5, 3.6))
     styles = zip((BLUE, GREEN, ORANGE, PURPLE, VERMILION, SKY, GREY), "os^DvP*", strict=True)
     for number, ((name, shares), (colour, marker)) in enumerate(zip(lines.items(), styles, strict=False)):
@@ -147,9 +147,9 @@ def reach(lines: Mapping[str, Mapping[int, float]]) -> Figure:
 
 
 def recall(rows: Sequence[Mapping[str, Any]], guessing: float) -> Figure:
-    """Per cent of right answers against the keys per question: a mark per kind of pattern, larger for more layers.
+    """Percent of right answers against the keys per question: a mark per kind of pattern, larger for more layers.
 
-    rows: those of the recall study; guessing: per cent that guessing answers rightly.
+    rows: of the recall study; guessing: the percent of right answers by guessing.
     """
     figure, ax = plt.subplots(figsize=(7.5, 3.8))
     kinds = {"dense": "dense", "window": "windows", "strided": "strided", "highest": "chosen by content"}
@@ -171,7 +171,7 @@ def recall(rows: Sequence[Mapping[str, Any]], guessing: float) -> Figure:
 
 
 def multiprocessors_at_work(blocks: Mapping[str, int], count: int) -> Figure:
-    """A GPU's multiprocessors as squares, those with a block of threads filled: a panel per title."""
+    """A GPU's multiprocessors as squares, filled if they have a block of threads: a panel per title."""
     figure, axes = plt.subplots(1, len(blocks), figsize=(7.5, 2.4), squeeze=False)
     across = 12
     for ax, (title, number) in zip(axes[0], blocks.items(), strict=True):
@@ -193,7 +193,7 @@ def dots(
 ) -> Figure:
     """A line of dots for each row, a dot for each of its names: a panel per title, with the same rows in each.
 
-    across: what the axis shows; log: whether it is logarithmic, else it begins at 0; mark: a dashed line there.
+    across: the label of the axis; log: a logarithmic axis, else one that begins at 0; mark: the place of a dashed line.
     """
     rows = list(next(iter(panels.values())))
     names = list(dict.fromkeys(name for panel in panels.values() for row in panel.values() for name in row))
@@ -220,7 +220,7 @@ def dots(
 
 
 def _few_ticks(ax: Axes, log: bool, alone: bool) -> None:
-    """Round figures below the axis, as few as can be read; alone: it has the width of the page."""
+    """Round numbers below the axis, few enough to read; alone: the panel has the width of the page."""
     if not log:
         ax.set_xlim(0, 1.05 * ax.get_xlim()[1])
         return
@@ -233,12 +233,12 @@ def _few_ticks(ax: Axes, log: bool, alone: bool) -> None:
 
 
 def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Milliseconds against the sequence length: a panel per kernel, a line per pattern, and the fastest other way to it
-    dashed in its colour, where one was timed; dense attention dashed in black, of each kernel.
+    """Milliseconds against the sequence length: a panel per kernel, a line per pattern; the fastest other kernel for a
+    pattern is dashed in its colour, dense attention is dashed in black.
 
-    rows: the part "scaling" of `bench.sparse_patterns`; those without a kernel are not ours, and where a pattern has
-    no others, dense attention. A pattern is drawn with the kernel that it has at its greatest length; "dense", which
-    is for one kind of ranges, shares the panel of ranges.
+    rows: the part "scaling" of `bench.sparse_patterns`; rows without a kernel are other libraries', or dense attention.
+    A pattern is drawn with the kernel that it has at its greatest length; "dense", which is for one kind of ranges,
+    shares the panel of ranges.
     """
     if any(row.get("kernel") == "dense" for row in rows):
         both = {"range": "range, dense", "dense": "range, dense"}
@@ -315,14 +315,14 @@ def break_even(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figur
 
 
 def _share(density: float) -> str:
-    """A share of one as a fraction where it is a whole part, such as 1/16."""
+    """A share of one as a fraction if it is a unit fraction, such as 1/16."""
     parts = round(1 / density)
     return f"1/{parts}" if parts > 1 and abs(parts * density - 1) < 0.01 else f"{density:.3g}"
 
 
 def short_sequences(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Microseconds against the sequence length, a panel per pattern and a colour per name: those of the GPU alone as a
-    line, those of a whole call dotted.
+    """Microseconds against the sequence length, a panel per pattern and a colour per name: the GPU's time as a line,
+    the time of a whole call dotted.
 
     rows: the part "small" of `bench.sparse_patterns`.
     """
@@ -374,9 +374,10 @@ def first_wins(rows: Sequence[Mapping[str, Any]], dense: Sequence[str]) -> list[
 
 
 def tree_times(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Microseconds of each tree behind each context: of the GPU, and of a whole call.
+    """Microseconds of each tree after each context: of the GPU, and of a whole call.
 
-    rows: the part "tree" of `bench.sparse_patterns`; names: what to call each way; of two with one name the faster.
+    rows: the part "tree" of `bench.sparse_patterns`; names: name in the rows → name in the picture; if two names become
+    one, the faster counts.
     """
     table = []
     for row in select(rows, name="sparse_attention"):

@@ -1,1 +1,2 @@
-"""Small models that learn: what a pattern recalls, how an indexer chooses, the course's prose; and maps by hand."""
+"""Small models that learn: what a pattern recalls, how an indexer chooses, the course's prose; and hand-made attention
+maps."""

@@ -54,13 +54,13 @@ def make_batch(size: int, generator: torch.Generator) -> Batch:
 
 
 def agreeing(batch: Batch) -> Tensor:
-    """Marks the facts that say a question's right value, bool `[B, QUESTIONS, LENGTH]`."""
+    """Marks the facts that state a question's right value, bool `[B, QUESTIONS, LENGTH]`."""
     same_name = batch.names[:, None, :] == batch.names[:, FACTS:, None]
     return same_name & (batch.values[:, None, :] == batch.answers[:, :, None])
 
 
 class Tensors(NamedTuple):
-    """What attention and indexer compute with, for a batch: inputs of the kernels, sequence by sequence."""
+    """The inputs of attention and indexer for a batch, sequence by sequence as the kernels take them."""
 
     query: Tensor  # [B, QUESTIONS, HEADS, LATENT]
     latent: Tensor  # [B, LENGTH, LATENT]
@@ -125,7 +125,7 @@ def index_scores(x: Tensors) -> Tensor:
 
 
 def attention(x: Tensors, kept: Tensor | None = None) -> Tensor:
-    """Weights `[B, QUESTIONS, HEADS, LENGTH]` over the visible keys, or those `kept [B, QUESTIONS, LENGTH]`."""
+    """Weights `[B, QUESTIONS, HEADS, LENGTH]` over the visible keys, or over the keys `kept [B, QUESTIONS, LENGTH]`."""
     scores = torch.einsum("bshd,btd->bsht", x.query, x.latent) * SCALE
     mask = visible() if kept is None else visible() & kept
     return scores.masked_fill(~mask.unsqueeze(-2), -torch.inf).softmax(dim=-1)
@@ -137,7 +137,8 @@ def mass(weights: Tensor) -> Tensor:
 
 
 def choice_scores(x: Tensors, way: str = "indexer") -> Tensor:
-    """How much each key is wanted, `[B, QUESTIONS, LENGTH]`; minus infinity for one that a question does not see.
+    """A score of each key for the choice, `[B, QUESTIONS, LENGTH]`; minus infinity for a key that the question does not
+    see.
 
     way: "indexer", by its scores; "oracle", by the true attention mass; "window", the nearest first; "random".
     """
@@ -162,7 +163,7 @@ def choose(x: Tensors, k: int, way: str = "indexer") -> Tensor:
 
 
 def attend(x: Tensors, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention to the chosen keys alone, of which only these are computed: weights `[B, QUESTIONS, HEADS, k]` and
+    """Attention over the chosen keys alone; only their scores are computed. Weights `[B, QUESTIONS, HEADS, k]` and
     output `[B, QUESTIONS, HEADS, LATENT]`.
 
     chosen: int64 `[B, QUESTIONS, k]`, keys that the questions see.
@@ -173,8 +174,8 @@ def attend(x: Tensors, chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def kl_loss(target: Tensor, scores: Tensor) -> Tensor:
-    """KL(target ‖ softmax(scores)), mean over queries, of tensors `[B, QUESTIONS, keys]`; a key whose score is minus
-    infinity does not count."""
+    """KL(target ‖ softmax(scores)), the mean over queries, of tensors `[B, QUESTIONS, keys]`; keys with a score of
+    minus infinity are left out."""
     predicted = scores.log_softmax(dim=-1).masked_fill(scores == -torch.inf, 0)
     return kl_div(predicted.flatten(0, 1), target.flatten(0, 1), reduction="batchmean")
 
@@ -203,7 +204,7 @@ def _train(
 
 
 def main_parameters(model: Recall) -> list[nn.Parameter]:
-    """All parameters but those of the indexer."""
+    """All parameters except the indexer's."""
     return [value for name, value in model.named_parameters() if not name.startswith("indexer")]
 
 
@@ -248,7 +249,7 @@ def warm_up(
 
 
 def train_sparse(model: Recall, k: int, *, steps: int = 60, rate: float = 1e-3, batch: int = 8, seed: int = 3) -> None:
-    """Goes on training model and indexer with the k chosen keys alone.
+    """Trains model and indexer further with the k chosen keys alone.
 
     The model learns from the task, the indexer from the KL over the chosen keys; neither loss reaches the other's
     parameters.
@@ -277,14 +278,14 @@ def new_batch(size: int = 32) -> Batch:
 @one_thread()
 @torch.no_grad()
 def accuracy(model: Recall, k: int | None = None, way: str = "indexer") -> float:
-    """Share of right answers on `new_batch`, with dense attention (k None) or k keys chosen in a `way`."""
+    """Share of right answers on `new_batch`, with dense attention (k None) or with k keys chosen by `way`."""
     return accuracy_with(model, None if k is None else choose(model.tensors(new_batch()), k, way))
 
 
 @one_thread()
 @torch.no_grad()
 def accuracy_with(model: Recall, kept: Tensor | None) -> float:
-    """The same with the keys that are marked, bool `[B, QUESTIONS, LENGTH]`."""
+    """Share of right answers on `new_batch` with the marked keys, bool `[B, QUESTIONS, LENGTH]`."""
     data = new_batch()
     x = model.tensors(data)
     weights = attention(x, kept)
@@ -295,7 +296,7 @@ def accuracy_with(model: Recall, kept: Tensor | None) -> float:
 @one_thread()
 @torch.no_grad()
 def mass_kept(model: Recall, ks: Sequence[int], way: str = "indexer") -> list[float]:
-    """Share of the dense attention's mass on the keys chosen in a `way`, for each number of keys in `ks`."""
+    """Share of the dense attention's mass on the keys chosen by `way`, for each number of keys in `ks`."""
     x = model.tensors(new_batch())
     chosen = choice_scores(x, way).topk(max(ks), dim=-1).indices  # the first choice first
     kept = mass(attention(x)).gather(-1, chosen).cumsum(dim=-1).mean(dim=(0, 1))

@@ -75,7 +75,7 @@ def kept_mass(maps: Tensor, mask: Tensor) -> Tensor:
 def mask_of(pattern: object, length: int) -> Tensor:
     """The mask of a design, bool `[L, L]`: of a `Pattern`, or of a function mask_mod(b, h, i, j) -> bool.
 
-    b and h are 0, i is `[L, 1]` and j `[1, L]`, int32. Raises TypeError and ValueError for what is no mask.
+    b and h are 0, i is `[L, 1]` and j `[1, L]`, int32. Raises TypeError and ValueError for anything else.
     """
     if isinstance(pattern, Pattern):
         return pattern.mask(length)
@@ -100,5 +100,5 @@ def mask_of(pattern: object, length: int) -> Tensor:
 
 
 def density(mask: Tensor) -> float:
-    """Kept pairs over causal pairs, for a mask `[L, L]`."""
+    """Visible pairs divided by causal pairs, for a mask `[L, L]`."""
     return int(mask.sum()) / attended_pairs(mask.shape[0], mask.shape[1], is_causal=True)

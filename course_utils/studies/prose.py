@@ -30,7 +30,7 @@ HELD_OUT = 20  # one paragraph in so many
 
 
 def text(root: Path = ROOT) -> tuple[str, str]:
-    """What is learned, and what is held out to test: paragraphs of the notebooks and guides of a tree."""
+    """The training text and the held-out text: paragraphs of the notebooks and guides of a tree."""
     pages = [path.read_text(encoding="utf-8") for path in sorted((root / "docs").rglob("*.md")) + [root / "README.md"]]
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
@@ -40,7 +40,7 @@ def text(root: Path = ROOT) -> tuple[str, str]:
 
 
 def _plain(paragraph: str) -> str:
-    """A paragraph on one line without marks and links; empty if it is a heading, list, table, formula or tag."""
+    """A paragraph on one line without marks and links; empty for a heading, list, table, formula or tag."""
     if re.search(r"(?m)^\s*([#|<$-]|\d+\.)|\$\$", paragraph):
         return ""
     paragraph = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", paragraph)
@@ -49,13 +49,13 @@ def _plain(paragraph: str) -> str:
 
 
 def new_matrices(seed: int = 0) -> dict[str, Tensor]:
-    """Matrices to be trained, float32: normal numbers that keep the length of a vector about the same."""
+    """Untrained matrices, float32: normal numbers scaled to keep the length of a vector about the same."""
     torch.manual_seed(seed)
     return {name: (torch.randn(shape) / math.sqrt(shape[-1])).requires_grad_() for name, shape in SHAPES.items()}
 
 
 def draw(data: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Pieces of the text, int64 `[size, LENGTH]`, and the tokens that follow each of theirs."""
+    """Pieces of the text, int64 `[size, LENGTH]`, and the token after each of their tokens."""
     starts = torch.randint(len(data) - LENGTH, (size, 1), generator=generator)
     places = starts + torch.arange(LENGTH + 1)
     return data[places[:, :-1]], data[places[:, 1:]]
@@ -63,7 +63,7 @@ def draw(data: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, T
 
 @one_thread()
 def train(words: str, *, steps: int = STEPS, batch: int = BATCH, seed: int = 0) -> dict[str, Tensor]:
-    """Matrices that have seen `steps` times `batch` pieces of the text."""
+    """Matrices trained on `steps` times `batch` pieces of the text."""
     data, matrices = torch.tensor(as_tokens(words)), new_matrices(seed)
     generator = torch.Generator().manual_seed(seed + 1)
     optimizer = torch.optim.AdamW(matrices.values(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.05)

@@ -31,8 +31,8 @@ NAME, LONGER_NAME = "04_recall_study", "04_recall_longer"
 
 @dataclass(frozen=True)
 class Case:
-    """A pattern, how many layers the model has, how many keys each query keeps by score (None: all it sees), and how
-    many steps it is trained (None: STEPS)."""
+    """A pattern, the model's number of layers, the number of keys that each query keeps by score (None: all it sees),
+    and the number of training steps (None: STEPS)."""
 
     name: str
     pattern: Pattern
@@ -72,7 +72,7 @@ def longer_cases() -> list[Case]:
 
 
 def visible_facts(case: Case) -> float:
-    """Share of the pairs (question, fact) that the pattern keeps: what one layer can fetch directly."""
+    """Share of the pairs (question, fact) that the pattern keeps: the facts that one layer can fetch directly."""
     return case.pattern.mask(LENGTH)[FACTS:, :FACTS].float().mean().item()
 
 

@@ -17,7 +17,7 @@ PASSES = {"forward": "S O", "backward of the paper": "S dP dV dK dQ", "backward.
 
 
 def kept_for_backward(batch: int, heads: int, lengths: Sequence[int]) -> Axes:
-    """Bytes that wait for the backward pass in fp32, against the length: the weights P, or one number per row."""
+    """Bytes stored for the backward pass in fp32, against the length: the weights P, or one number per row."""
     ax = plt.figure(figsize=(7.5, 3.2)).subplots()
     kept = {
         "P": [score_matrix_bytes(batch, heads, length, length, 4) / 1e9 for length in lengths],
@@ -52,8 +52,8 @@ def score_gradients(P: Tensor, dP: Tensor) -> Figure:
 
 
 def backward_walks(query_tiles: int, key_tiles: int, i: int, j: int) -> Figure:
-    """The two walks of backward.cu over the tiles of P and dS: one that holds a key tile, one that holds a query tile.
-    The step at tile (i, j) is marked."""
+    """The two walks of backward.cu over the tiles of P and dS: one holds a key tile, the other a query tile. The step
+    at tile (i, j) is marked."""
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.4))
     titles = "backward_dk_dv: a block per key tile", "backward_dq: a block per query tile"
     for ax, title, by_key in zip(axes, titles, (True, False), strict=True):
@@ -84,7 +84,7 @@ def backward_walks(query_tiles: int, key_tiles: int, i: int, j: int) -> Figure:
 
 
 def products(passes: Mapping[str, str] = PASSES) -> Axes:
-    """The matrix products of each pass, one box each. passes: their results, with blanks between, by pass."""
+    """The matrix products of each pass, one box each. passes: pass → names of the results, separated by blanks."""
     ax = plt.figure(figsize=(7.5, 0.6 + 0.5 * len(passes))).subplots()
     for y, which in enumerate(passes.values()):
         for x, name in enumerate(which.split()):

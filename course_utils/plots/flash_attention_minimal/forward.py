@@ -76,7 +76,7 @@ def traffic_bars(
 
 
 def tiled_attention(query_tiles: int, key_tiles: int, i: int, j: int) -> Axes:
-    """Where step (i, j) of the tiled algorithm lies: the strips of Q, K, V and O around the matrix S."""
+    """The position of step (i, j) of the tiled algorithm: the strips of Q, K, V and O around the matrix S."""
     ax = plt.figure(figsize=(7.0, 4.6)).subplots()
     strip, gap = 0.8, 0.3
 
@@ -166,7 +166,7 @@ def rows_of_a_query_tile(limits: Mapping[str, int], length: int = 4096, head_dim
 
 
 def standard_and_least(length: int = 4096, head_dim: int = 64) -> Axes:
-    """Bytes that standard attention moves for one head in fp32, those of S and P apart, and those that must move."""
+    """Bytes that standard attention moves for one head in fp32, with S and P apart, and the bytes that must move."""
     standard = total_bytes(naive_traffic(1, 1, length, length, head_dim, 4))
     square = 4 * score_matrix_bytes(1, 1, length, length, 4)  # S and P, each written and read once
     parts = {
@@ -192,9 +192,9 @@ def training(ours: Sequence[float], reference: Sequence[float], weights: Tensor)
 def relative_speeds(
     rows: Sequence[Mapping[str, Any]], ours: str, others: Mapping[str, str], *, which: str = "forward"
 ) -> Axes:
-    """How many times as fast as others `ours` is, a group of bars for each length; rows as `bench` gives them.
+    """How many times as fast as others `ours` is, a group of bars for each length; rows as `bench` returns them.
 
-    others: their names in the rows, and what the legend calls them; which: the pass.
+    others: their names in the rows, and their names in the legend; which: the pass.
     """
     ax = plt.figure(figsize=(7.5, 3.6)).subplots()
     times = {(row["name"], row["length"]): row["median_ms"] for row in select(rows, **{"pass": which})}
@@ -214,7 +214,7 @@ def relative_speeds(
 
 
 def plain_block(block_rows: int = 64, block_cols: int = 32, head_dim: int = 64, thread: int = 20) -> Axes:
-    """What one block of forward_plain.cu holds, to scale, and which parts of it one thread works on."""
+    """The shared memory of one block of forward_plain.cu, to scale, and the parts of it that one thread works on."""
     ax = plt.figure(figsize=(7.5, 2.8)).subplots()
     gap = 16
 
@@ -295,7 +295,7 @@ def fa1_savings(length: int = 4096, head_dim: int = 64, most: int = 200) -> Axes
 
 
 def requested_bytes(rows: Sequence[Mapping[str, Any]]) -> Axes:
-    """Bytes that both loop orders request, counted (bars: read, and above it written) and by formula (black ticks).
+    """Bytes that both loop orders request, counted (bars: reads, with writes above them) and by formula (black ticks).
     rows: of `chapters.flash_attention_minimal.loop_orders.requested`, in pairs of FA1 and FA2."""
     ax = plt.figure(figsize=(7.5, 3.8)).subplots()
     looks = {"FA1": (VERMILION, -0.2), "FA2": (BLUE, 0.2)}
@@ -347,7 +347,7 @@ def blocks_at_work(blocks: Mapping[str, int], multiprocessors: int) -> Figure:
 
 
 def reaching_hbm(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Megabytes that kernels request, their footprint, and what came from HBM and went there; rows of
+    """Megabytes that kernels request, their footprint, and the HBM traffic; rows of
     `chapters.flash_attention_minimal.loop_orders.reaching_hbm`."""
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6), sharey=True)
     counts = {"requested": VERMILION, "footprint": GREY, "HBM": BLUE}
@@ -366,7 +366,7 @@ def reaching_hbm(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def register_piece(rows: int, columns: int) -> Axes:
-    """A thread's piece of rows × columns scores, with what it reads for them in one step of d."""
+    """A thread's piece of rows × columns scores, and the numbers that it reads in one step of d."""
     ax = plt.figure(figsize=(7.5, 3.4)).subplots()
     for r in range(rows):
         ax.add_patch(Rectangle((-1.6, r), 1, 1, facecolor=BLUE, alpha=0.5, edgecolor="black", linewidth=0.6))
@@ -410,8 +410,8 @@ def room_on_a_multiprocessor(rows: Sequence[Mapping[str, Any]]) -> Axes:
 
 
 def errors(reports: Sequence[Any]) -> Axes:
-    """The error of each comparison (`checks.ErrorReport`) as a share of what is allowed, a line for each kind of
-    output; what passes lies left of 1."""
+    """The error of each comparison (`checks.ErrorReport`) as a share of its limit, a line for each kind of output;
+    passing errors lie left of 1."""
     names = list(dict.fromkeys(report.name for report in reports))
     ax = plt.figure(figsize=(7.5, 1.3 + 0.45 * len(names))).subplots()
     for n, name in enumerate(names):
@@ -431,7 +431,7 @@ def errors(reports: Sequence[Any]) -> Axes:
 
 
 def speed_and_bounds(rows: Sequence[Mapping[str, Any]]) -> Axes:
-    """What kernels reach in TFLOP/s, beside their bounds by wavefronts and by multiply-adds; rows of
+    """TFLOP/s of kernels beside their bounds by wavefronts and by multiply-adds; rows of
     `bench.flash_attention_minimal.bounds`."""
     ax = plt.figure(figsize=(7.5, 3.0)).subplots()
     columns = {"reached": BLUE, "wavefronts allow": GREEN, "multiply-adds sustained": GREY}

@@ -1,4 +1,4 @@
-"""Pictures of chapter 00's first notebook: one query's attention, where kernels run, what goes wrong in a launch."""
+"""Pictures of chapter 00's first notebook: one query's attention, where kernels run, and mistakes in a launch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
 
 
 def where_kernels_run() -> Axes:
-    """One kernel file, and the two ways on which it runs: by CuPy on a GPU, by a C++ compiler on the emulator."""
+    """One kernel file and the two ways to run it: by CuPy on a GPU, by a C++ compiler on the emulator."""
     ax = plt.figure(figsize=(7.5, 3.3)).subplots()
 
     def box(x: float, y: float, width: float, colour: str, text: str) -> None:
@@ -78,8 +78,8 @@ def where_kernels_run() -> Axes:
 
 
 def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) -> Axes:
-    """Memory behind a tensor of `elements` floats: how far `threads` reach, what PyTorch hands out in multiples of
-    `granule` bytes, and what lies behind."""
+    """Memory behind a tensor of `elements` floats: how far `threads` reach, the multiple of `granule` bytes that
+    PyTorch allocates, and the memory after it."""
     end, reached = 4 * elements, 4 * threads
     handed_out = -(-end // granule) * granule
     first = end - granule // 2
@@ -102,7 +102,8 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
 
 
 def two_barriers(first: int = 100, threads: int = 256) -> Axes:
-    """A block whose threads stand at two barriers: the first ones at one, the rest at the other, for ever."""
+    """A block whose threads wait at two different barriers, the first threads at one and the rest at the other,
+    forever."""
     ax = plt.figure(figsize=(7.5, 3.1)).subplots()
     for begin, stop, y, colour, words in (
         (0, first, 1.2, BLUE, f"threads 0 to {first - 1} wait at this barrier"),

@@ -1,4 +1,4 @@
-"""Pictures of chapter 00."""
+"""Pictures of chapter 00's second notebook: memory levels, floors, accesses of a warp, tiles, and what tools see."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from course_utils.plots.look import (
 
 
 def gpu_memories() -> Figure:
-    """Where a GPU keeps its numbers: the multiprocessors with registers and shared memory, the L2 cache, HBM."""
+    """The memories of a GPU: the multiprocessors with registers and shared memory, the L2 cache, HBM."""
     figure, ax = plt.subplots(figsize=(7.5, 4.0))
 
     def box(x: float, y: float, width: float, height: float, colour: str, text: str, size: int = 9) -> None:
@@ -75,7 +75,7 @@ def memory_levels(levels: Sequence[tuple[str, float, float]]) -> Figure:
 
 
 def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
-    """C = A B in `tiles` × `tiles` tiles: what the block of tile (row, column) of C has in shared memory at a step."""
+    """C = A B in `tiles` × `tiles` tiles: the shared memory of the block of tile (row, column) of C at a step."""
     ax = plt.figure(figsize=(6.0, 4.8)).subplots()
 
     def matrix(x: float, y: float, name: str, strip: set[tuple[int, int]], now: set[tuple[int, int]]) -> None:
@@ -160,8 +160,8 @@ def two_lines(lines: Mapping[str, Mapping[int, float]], across: str, unit: str) 
 
 
 def under_way(latency_ns: float, rate: float) -> Axes:
-    """Little's law as an area: `rate` bytes per second arrive for the `latency_ns` that each load takes. Drawn twice:
-    with loads enough, and with half of them."""
+    """Little's law as an area: `rate` bytes per second arrive for the `latency_ns` of each load. Drawn twice: with
+    enough loads in flight, and with half of them."""
     ax = plt.figure(figsize=(7.5, 3.4)).subplots()
     per_ns = rate / 1e9
     ax.add_patch(Rectangle((0, 0), latency_ns, per_ns, facecolor=SKY, edgecolor=BLUE))
@@ -176,7 +176,8 @@ def under_way(latency_ns: float, rate: float) -> Axes:
 
 
 def ways_of_a_warp(runs: Sequence[int] = (1, 8, 32)) -> Axes:
-    """A warp at an `if`, for runs of neighbours that go the same way: which lanes work in which of the two steps."""
+    """A warp at an `if`, for runs of neighbours that take the same branch: which lanes work in which of the two
+    steps."""
     ax = plt.figure(figsize=(7.5, 0.9 + 0.85 * len(runs))).subplots()
     for line, run in enumerate(runs):
         for way, colour in ((0, BLUE), (1, ORANGE)):
@@ -195,8 +196,8 @@ def ways_of_a_warp(runs: Sequence[int] = (1, 8, 32)) -> Axes:
 
 
 def way_of_a_transpose() -> Figure:
-    """What one warp reads and writes: by the naive kernel a row and a column, by the tiled one two rows with a tile
-    between them."""
+    """What one warp reads and writes: a row and a column in the naive kernel, two rows with a tile between them in the
+    tiled one."""
     figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.6), height_ratios=(1, 1))
     rows = (
         ("naive", ("in: 4 sectors", "row"), None, ("out: 32 sectors", "column")),
@@ -244,7 +245,7 @@ def race() -> Axes:
 
 
 def product_piece(piece: int = 4) -> Axes:
-    """One step of a thread with a piece of C in registers: the words of A and B that it reads, and what they make."""
+    """One step of a thread with a piece of C in registers: the words of A and B that it reads, and their products."""
     ax = plt.figure(figsize=(7.5, 3.6)).subplots()
     for n in range(piece):
         ax.add_patch(Rectangle((-1.6, n), 1, 1, facecolor=SKY, edgecolor=GROUND))
@@ -262,8 +263,8 @@ def product_piece(piece: int = 4) -> Axes:
 
 
 def path_taken() -> Axes:
-    """The branches of a kernel: a run at a length that fits the tiles takes one path, and no finding speaks of that
-    path alone."""
+    """The branches of a kernel: a run at a length that fills all tiles takes one path, and no finding covers the
+    other."""
     ax = plt.figure(figsize=(7.5, 3.5)).subplots()
     places = {
         "a tile begins": (0, 1), "it is full": (2.6, 1.8), "it is ragged": (2.6, 0.2),
@@ -290,7 +291,7 @@ def path_taken() -> Axes:
 
 
 def way_through_the_caches() -> Axes:
-    """Where a kernel's requests are answered: from threads to L1, to L2, to HBM, fewer at each step."""
+    """Where a kernel's requests are answered: L1, L2 or HBM, fewer at each step."""
     ax = plt.figure(figsize=(7.5, 3.2)).subplots()
     levels = (
         (0, 2.0, BLUE, "requested\nby the threads"),
