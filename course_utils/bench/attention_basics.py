@@ -31,8 +31,8 @@ def naive_steps(
 ) -> list[Row]:
     """The three passes of naive attention, ours beside torch's, each alone and all together, fp32; SDPA beside them.
 
-    `traffic_gb_per_s` is the traffic that the pass needs (`costs.naive_traffic`) over the time it took. Lengths whose
-    score matrices do not fit the GPU are left out.
+    `traffic_gb_per_s` is the pass's needed traffic (`costs.naive_traffic`) over its time. Lengths whose score matrices
+    do not fit the GPU are left out.
     """
     rows: list[Row] = []
     for length in fitting(lengths, batch, heads, device):

@@ -1,7 +1,7 @@
 """What a user could write instead of a sparse kernel: torch's own dense kernels on a view of the same memory.
 
-Each takes query, key and value `[B, H, L, d]` and gives the output in that shape. None copies its inputs but
-`SORTED`, whose point it is. `varlen_attn` is FlashAttention-2 for packed sequences, with a window if asked for.
+Each takes query, key and value `[B, H, L, d]` and returns the output in that shape. Only `SORTED` copies its inputs,
+which is its point. `varlen_attn` is FlashAttention-2 for packed sequences, optionally with a window.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Window = tuple[int, int]  # keys before the query's own, and behind it; -1 is no
 
 
 def by_hand(pattern: Pattern, length: int, device: str, *, with_flex: bool = True) -> dict[str, Attention]:
-    """By their names, the ways to this pattern at this length by dense kernels; none where there is no such way.
+    """By name, the ways to compute this pattern at this length with dense kernels; empty if there are none.
 
-    with_flex: also those by FlexAttention, which is compiled at the first call.
+    with_flex: also the ways with FlexAttention, which is compiled at the first call.
     """
     parts = pattern.parameters.get("parts", (pattern,)) if pattern.kind == "and" else (pattern,)
     of = {part.kind: part.parameters for part in parts}
@@ -57,7 +57,7 @@ def by_hand(pattern: Pattern, length: int, device: str, *, with_flex: bool = Tru
 
 
 def _ends(lengths: Sequence[int], device: str) -> Tensor:
-    """Where sequences of these lengths end, behind a 0: what varlen_attn calls cu_seq."""
+    """The ends of sequences of these lengths, after a 0: what varlen_attn calls cu_seq."""
     return torch.tensor([0, *lengths], device=device).cumsum(0).int()
 
 
@@ -70,20 +70,20 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: in
 
 
 def _packed(query: Tensor, key: Tensor, value: Tensor, *, ends: Tensor, longest: int, window: Window) -> Tensor:
-    """Sequences that lie one behind the other in the only entry of the batch."""
+    """Sequences one after the other in a batch of one."""
     out = _varlen(*(tensor[0].transpose(0, 1) for tensor in (query, key, value)), ends, longest, window)
     return out.transpose(0, 1)[None]
 
 
 def _blocks(query: Tensor, key: Tensor, value: Tensor, *, backend: SDPBackend, block: int) -> Tensor:
-    """Each block is a head of its own."""
+    """Each block becomes a head."""
     views = (tensor.flatten(0, 1).unflatten(1, (-1, block)) for tensor in (query, key, value))
     return sdpa(backend, *views)().reshape(query.shape)
 
 
 def _dilated(window: int, dilation: int, length: int, device: str, with_flex: bool) -> dict[str, Attention]:
-    """A window in each residue class. A head's memory is `[tokens, classes, d]`, since neighbours are of different
-    classes: to varlen_attn the classes are heads, and the heads are sequences."""
+    """A window in each residue class. A head's memory is `[tokens, classes, d]`, since neighbours are in different
+    classes: for varlen_attn the classes become heads, and the heads become sequences."""
     tokens = length // dilation
 
     def classes_as_heads(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ def _class_ends(sequences: int, tokens: int, device: str) -> Tensor:
 def _by_class(
     attention: Attention, dilation: int, query: Tensor, key: Tensor, value: Tensor, *, copies: bool
 ) -> Tensor:
-    """A dense kernel on `[B · H, classes, tokens, d]`, a view, or copies of it; the output is brought back."""
+    """A dense kernel on `[B · H, classes, tokens, d]`, a view or copies; the output is permuted back."""
     views = [tensor.flatten(0, 1).unflatten(1, (-1, dilation)).transpose(1, 2) for tensor in (query, key, value)]
     out = attention(*(view.contiguous() for view in views) if copies else views)
     return out.transpose(1, 2).reshape(query.shape)

@@ -51,7 +51,7 @@ _UNITS = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 class Contestant(NamedTuple):
-    """One way to compute attention. choice: "dense", "flash" or "sparse". pattern: the pairs that it keeps."""
+    """One way to compute attention. choice: "dense", "flash" or "sparse". pattern: its visible pairs."""
 
     choice: str
     function: Function
@@ -74,10 +74,10 @@ def choosing(
 ) -> list[Row]:
     """Time and memory of the three choices at each length, ten rows a length.
 
-    `peak_extra_bytes`: what torch's allocator held beyond query, key and value, the output included;
-    at short lengths torch's FLASH splits the keys and keeps fp32 partial outputs, too.
-    `speed_over_flash`: how many times as fast as torch's FlashAttention-2 at this length. `asked_bytes`: the allocation
-    that failed, where memory ran out. `why_not`: why a row has no time; None otherwise.
+    `peak_extra_bytes`: what torch's allocator held beyond query, key and value, the output included; at short lengths
+    torch's FLASH splits the keys and stores fp32 partial outputs, too. `speed_over_flash`: how many times as fast as
+    torch's FlashAttention-2 at this length. `asked_bytes`: the failed allocation, if memory ran out. `why_not`: why a
+    row has no time; None otherwise.
     """
     rows: list[Row] = []
     expected_ms: dict[str, float] = {}  # of the next length
@@ -97,7 +97,7 @@ def choosing(
 
 
 def contestants(inputs: Sequence[Tensor], window: int = WINDOW, recent: int = RECENT) -> dict[str, Contestant]:
-    """By its name, each way to compute causal attention of query, key and value `[B, H, L, d]`."""
+    """Each way to compute causal attention of query, key and value `[B, H, L, d]`, by name."""
     sliding, streaming = patterns.sliding_window(window), patterns.streaming(SINKS, recent)
     causal, length, device = patterns.causal(), inputs[0].shape[2], str(inputs[0].device)
     flash_window = by_hand(sliding, length, device)[FLASH_WINDOW]
@@ -140,8 +140,8 @@ def _one_length(
     most_ms: float,
     bar: tqdm,
 ) -> list[Row]:
-    """The rows of one length: each is checked, its memory is taken, and then all that run are timed, exact attention
-    first and then the patterns."""
+    """The rows of one length: each is checked, its memory is measured, and then all that run are timed, exact attention
+    before patterns."""
     length = inputs[0].shape[2]
     missing: dict[str, Row] = {}
     memory: dict[str, int] = {}
@@ -176,7 +176,8 @@ def _one_length(
 
 
 def _times(functions: dict[str, Function], missing: dict[str, Row]) -> dict[str, timing.Timing]:
-    """All of these side by side; where that takes too much memory, without `DENSE`, which is then missing."""
+    """The times of all functions, interleaved; if that takes too much memory, without `DENSE`, which is then
+    missing."""
     try:
         return timing.compare(functions, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US) if functions else {}
     except torch.OutOfMemoryError as error:
@@ -188,7 +189,7 @@ def _times(functions: dict[str, Function], missing: dict[str, Row]) -> dict[str,
 
 
 def _check(name: str, function: Function, inputs: Sequence[Tensor], pattern: Pattern) -> Row | None:
-    """None if the function runs here and is right; what its row says if it does not run.
+    """None if the function runs here and is right, else the columns that say why it does not run.
 
     Raises RuntimeError if its output is wrong: such a function is not timed.
     """
@@ -205,7 +206,8 @@ def _check(name: str, function: Function, inputs: Sequence[Tensor], pattern: Pat
 
 
 def asked_bytes(message: str) -> int | None:
-    """The allocation that failed, from torch's message, which rounds it to hundredths of its unit; None if not told."""
+    """The failed allocation from torch's message, which rounds it to hundredths of its unit; None if the message has
+    none."""
     found = re.search(r"Tried to allocate ([\d.]+) (MiB|GiB|TiB)", message)
     return round(float(found[1]) * _UNITS[found[2]]) if found else None
 
@@ -222,11 +224,11 @@ BACKENDS = {
 
 def backends(*, device: str = "cuda", heads: int = HEADS, length: int = 4096) -> list[Row]:
     """Which of torch's kernels takes which inputs, which one it chooses, and how long each takes, for inputs that
-    differ by one thing.
+    differ in one property.
 
-    `backend`: torch's name of the kernel. `runs`: whether it takes the case. `chosen`: whether it is what
-    `scaled_dot_product_attention` takes by itself. `why_not`: torch's reason. `right`: whether the output is that of
-    fp32 torch on some rows, with the causal mask top left; None if there is none. What is not right is not timed.
+    `backend`: torch's name of the kernel. `runs`: whether it takes the case. `chosen`: whether
+    `scaled_dot_product_attention` chooses it. `why_not`: torch's reason. `right`: whether the output equals fp32 torch
+    on some rows, with the causal mask top left; None if there is none. A wrong kernel is not timed.
     """
     rows: list[Row] = []
     for case, (query, key, value, options) in sdpa_cases(device, heads, length).items():
@@ -255,7 +257,7 @@ def _by_backend(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, 
 
 
 def is_right(out: Tensor, query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether some rows of the output are those of causal attention with the mask top left: row r sees keys 0 to r."""
+    """Whether some rows of the output equal causal attention with the mask top left: row r sees keys 0 to r."""
     rows = torch.linspace(0, query.shape[2] - 1, 16, device=query.device).long()
     scores = query[:, :, rows].float() @ key.float().mT * query.shape[-1] ** -0.5
     hidden = torch.arange(key.shape[2], device=query.device) > rows[:, None]
@@ -264,7 +266,8 @@ def is_right(out: Tensor, query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def sdpa_cases(device: str, heads: int, length: int) -> dict[str, tuple[Tensor, Tensor, Tensor, dict]]:
-    """Inputs of `scaled_dot_product_attention` and its options: one that every kernel takes, and changes of it."""
+    """Inputs of `scaled_dot_product_attention` and its options: a case that every kernel takes, and variations of
+    it."""
     query, key, value = (torch.randn(1, heads, length, HEAD_DIM, device=device).half() for _ in range(3))
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
     wide = [torch.randn(1, heads, length, 512, device=device).half() for _ in range(3)]

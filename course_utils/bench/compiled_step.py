@@ -1,8 +1,8 @@
-"""What `bench compiled_step` measures: a training step of chapter 03's block as it is and compiled, with our operator
-and with SDPA.
+"""What `bench compiled_step` measures: a training step of chapter 03's block, eager and compiled, with our operator and
+with SDPA.
 
-The block is compiled in one graph, loss and optimiser are not. With a large batch the GPU's time counts, with a small
-one that of the host.
+The block is compiled in one graph, loss and optimiser are not. With a large batch the GPU's time dominates, with a
+small one the host's.
 """
 
 from __future__ import annotations
@@ -43,12 +43,11 @@ def compiled_step(
 ) -> list[Row]:
     """A row for each size, attention and way: the block's step in fp16 (forward, backward, SGD), all interleaved.
 
-    `median_ms` is the step with the host's share, `gpu_ms` the GPU's time alone; `peak_mb` is what a step holds beyond
-    the weights. backend: torch.compile's. attentions: by name, SDPA among them; None takes chapter 03's and SDPA. A
-    block that this machine cannot compile is printed and left out.
+    `median_ms` is the step with the host's share, `gpu_ms` the GPU's time alone; `peak_mb` is the step's memory beyond
+    the weights. backend: torch.compile's. attentions: by name, SDPA among them; None: chapter 03's and SDPA. A block
+    that this machine cannot compile is printed and left out.
 
-    Raises:
-        RuntimeError: the output or a gradient of a block is not what it is with SDPA in eager mode.
+    Raises RuntimeError if the output or a gradient of a block differs from SDPA's in eager mode.
     """
     attentions = attentions or {name: ATTENTIONS[name] for name in (OURS, SDPA)}
     return [row for size in sizes for row in _of_size(*size, width, heads, device, backend, attentions)]
@@ -82,7 +81,7 @@ def _of_size(
 
 
 def _require_alike(results: dict[str, dict[str, Tensor]]) -> None:
-    """Raise RuntimeError unless all blocks give what the one with SDPA gives in eager mode."""
+    """Raises RuntimeError unless all blocks agree with SDPA's in eager mode."""
     for of, found in results.items():
         for name, expected in results[f"{SDPA}, {EAGER}"].items():
             at_most = MAX_ERROR * expected.abs().max().item()

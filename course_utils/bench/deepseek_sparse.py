@@ -195,8 +195,8 @@ def merged_attention(
     value: Tensor,
     attention: Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]] = cudnn_attention,
 ) -> Tensor:
-    """Causal attention of the last queries of a sequence by a kernel without that mask: all keys before the chunk,
-    which every query sees, then the chunk's own keys, causal, and both weighted by their sums of exponentials."""
+    """Causal attention of a sequence's last queries by a kernel without that mask: the keys before the chunk, which
+    every query sees, then the chunk's own keys, causal, merged by their sums of exponentials."""
     before = key.shape[2] - query.shape[2]
     own, own_lse = attention(query, key[:, :, before:], value[:, :, before:], True)
     if before == 0:
@@ -221,10 +221,10 @@ def core(
     shapes: Sequence[tuple[int, int, int]] = ((4096, 8192, 2048), (4096, 8192, 512), (4096, 4096, 2048)),
     config: DeepSeekDims = V3_2,
 ) -> list[Row]:
-    """The sparse core at (S, T, k): keys at random among those that the query sees, -1 where there are fewer than k.
+    """The sparse core at (S, T, k): random visible keys of each query, and -1 if there are fewer than k.
 
-    `ratio_to_torch`: how many times as fast as the faster of torch's two, which gather the rows of a chunk of queries
-    into a tensor; one is compiled. TileLang's kernels stand beside them (`tilelang_peers`).
+    `ratio_to_torch`: how many times as fast as the faster of torch's two ways, which gather the rows of a chunk of
+    queries into a tensor; one is compiled. TileLang's kernels stand beside them (`tilelang_peers`).
     """
     rows: list[Row] = []
     for queries, length, k in shapes:
@@ -293,14 +293,14 @@ def backward(
 
 
 def _random_selection(queries: int, length: int, k: int, device: str) -> Tensor:
-    """int32 `[S, k]`: of each query k different keys that it sees, at random, or all of them and -1."""
-    scores = torch.rand(queries, length, device=device).masked_fill_(~_seen(queries, length, device), -torch.inf)
+    """int32 `[S, k]`: k different visible keys of each query at random, or all of them and -1."""
+    scores = torch.rand(queries, length, device=device).masked_fill_(~_visible(queries, length, device), -torch.inf)
     best, indices = scores.topk(min(k, length), sorted=False)
     return indices.masked_fill(best == -torch.inf, -1).int()
 
 
 def _cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims) -> dict[str, Function]:
-    """The operator, and beside it the portable kernel where the operator takes another."""
+    """The operator and, if it takes another kernel, the portable kernel."""
     cores: dict[str, Function] = {CORE: functools.partial(mla.sparse_mla, query, latent, indices, **_scale(config))}
     if takes_wgmma(query.device):
         portable = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **_scale(config))
@@ -309,7 +309,7 @@ def _cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims)
 
 
 def _tilelang_cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims) -> dict[str, Function]:
-    """TileLang's kernels for the sparse core, those that run here, after a check of each."""
+    """TileLang's kernels for the sparse core that run here, after a check of each."""
     made = {
         name: functools.partial(tilelang_peers.sparse_core, of, query, latent, indices, **_scale(config))
         for name, of in CORE_TILELANG.items()
@@ -332,7 +332,8 @@ def torch_sparse_mla(
     value_dim: int,
     chunk_of: Callable[..., Tensor] | None = None,
 ) -> Tensor:
-    """The sparse core as one writes it in torch, a chunk of queries at a time, by `attend_gathered` or as compiled."""
+    """The sparse core as a user writes it in torch, a chunk of queries at a time, by `attend_gathered` or its compiled
+    form."""
     out, attend = query.new_empty(*query.shape[:2], value_dim), chunk_of or attend_gathered
     for first in range(0, len(query), TORCH_CHUNK):
         chunk = slice(first, first + TORCH_CHUNK)
@@ -415,7 +416,8 @@ def _tilelang_indexer(q: Tensor, k: Tensor, weights: Tensor, length: int) -> dic
 def torch_indexer(
     q: Tensor, k: Tensor, weights: Tensor, *, chunk_of: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
 ) -> Tensor:
-    """The formula as one writes it in torch, a chunk of queries at a time, by `weighted_scores` or as compiled."""
+    """The formula as a user writes it in torch, a chunk of queries at a time, by `weighted_scores` or its compiled
+    form."""
     logits, score = weights.new_empty(len(q), len(k)), chunk_of or weighted_scores
     for first in range(0, len(q), TORCH_CHUNK):
         chunk = slice(first, first + TORCH_CHUNK)
@@ -430,7 +432,7 @@ def weighted_scores(q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
 
 
 def fused_scores(q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
-    """The same with a sum in place of the second einsum, which a compiler makes one kernel with the ReLU."""
+    """`weighted_scores` with a sum in place of the second einsum, which a compiler fuses with the ReLU."""
     products = torch.einsum("shd,td->sht", q, k)
     return (weights[..., None] * products.relu()).sum(1)
 
@@ -534,7 +536,7 @@ def rebuild(
 def _torch_mla(query: Tensor, latent: Tensor, *, scale: float, value_dim: int) -> tuple[Tensor, Tensor]:
     """Dense causal absorbed MLA in plain torch, with the log-sum-exp."""
     scores = torch.einsum("shd,td->sht", query, latent) * scale
-    scores.masked_fill_(~_seen(len(query), len(latent), query.device)[:, None], -torch.inf)
+    scores.masked_fill_(~_visible(len(query), len(latent), query.device)[:, None], -torch.inf)
     return scores.softmax(-1) @ latent[:, :value_dim], scores.logsumexp(-1)
 
 
@@ -594,9 +596,9 @@ def quality(
     shapes: Sequence[tuple[int, int]] = ((2048, 2048), (4096, 2048)),
     config: DeepSeekConfig | None = None,
 ) -> list[Row]:
-    """The sparse layer beside the dense one at (tokens, top_k): the same where top_k reaches the number of tokens.
+    """The sparse layer beside the dense one at (tokens, top_k): equal if top_k reaches the number of tokens.
 
-    `max_difference` beside `largest`, the largest number of the dense one; `cosine_difference` of the whole outputs.
+    `max_difference` beside `largest`, the largest number of the dense output; `cosine_difference` of the whole outputs.
     """
     config = config or DeepSeekConfig.v3_2()
     weights = DeepSeekWeights.random(config, seed=0, dtype=torch.bfloat16, device=device)
@@ -619,7 +621,7 @@ def quality(
 def require_core(
     name: str, result: tuple[Tensor, Tensor], query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims
 ) -> None:
-    """Raise RuntimeError unless the first and the last queries have the output and log-sum-exp of float64."""
+    """Raises RuntimeError unless the first and the last queries have the output and log-sum-exp of float64."""
     for rows in _ends(len(query)):
         expected = reference.sparse_mla(query[rows], latent, indices[rows], **_scale(config))
         _require_attention(name, result, expected, rows)
@@ -628,19 +630,20 @@ def require_core(
 def require_dense(
     name: str, result: tuple[Tensor, Tensor], query: Tensor, latent: Tensor, config: DeepSeekDims
 ) -> None:
-    """The same for dense causal MLA."""
+    """Raises RuntimeError unless dense causal MLA has the output and log-sum-exp of float64 for these queries."""
     for rows in _ends(len(query)):
-        seen = latent[: len(latent) - len(query) + rows.stop]
-        _require_attention(name, result, reference.mla_attention(query[rows], seen, **_scale(config)), rows)
+        visible = latent[: len(latent) - len(query) + rows.stop]
+        _require_attention(name, result, reference.mla_attention(query[rows], visible, **_scale(config)), rows)
 
 
 def require_mha(name: str, out: Tensor, query: Tensor, key: Tensor, value: Tensor) -> None:
-    """The same for causal attention in MHA mode, `[1, H, L, d]`, of the first and the last head."""
+    """Raises RuntimeError unless causal attention in MHA mode, `[1, H, L, d]`, is right in the first and the last
+    head."""
     heads = [0, query.shape[1] - 1]
     for rows in _ends(query.shape[2]):
-        seen = key.shape[2] - query.shape[2] + rows.stop
-        wide = pad(value[:, heads, :seen], (0, query.shape[3] - value.shape[3]))  # the reference wants them alike
-        expected = reference.attention(query[:, heads, rows], key[:, heads, :seen], wide, is_causal=True)
+        visible = key.shape[2] - query.shape[2] + rows.stop
+        wide = pad(value[:, heads, :visible], (0, query.shape[3] - value.shape[3]))  # the reference wants them alike
+        expected = reference.attention(query[:, heads, rows], key[:, heads, :visible], wide, is_causal=True)
         require_right(name, out[:, heads, rows], expected[..., : value.shape[3]], MHA_OFF)
 
 
@@ -659,7 +662,7 @@ def require_gradients(
     latent: Tensor,
     config: DeepSeekDims,
 ) -> None:
-    """Raise RuntimeError unless `mla.sparse_backward` gives the gradients of float64 for these queries."""
+    """Raises RuntimeError unless `mla.sparse_backward` returns the gradients of float64 for these queries."""
     ours = mla.sparse_backward(query, latent, indices, lse, grad, scale=_scale(config)["scale"])
     inputs = [tensor.double().requires_grad_() for tensor in (query, latent)]
     expected, _ = reference.sparse_mla(*inputs, indices, **_scale(config))
@@ -669,7 +672,7 @@ def require_gradients(
 
 
 def require_right(name: str, out: Tensor, expected: Tensor, at_most: float) -> None:
-    """Raise RuntimeError unless `out` is minus infinity where `expected` is, finite elsewhere, and close to it."""
+    """Raises RuntimeError unless `out` is minus infinity where `expected` is, finite elsewhere, and close to it."""
     finite = expected > -torch.inf
     if not torch.equal(out == -torch.inf, ~finite) or not out[finite].isfinite().all():
         raise RuntimeError(f"{name} is infinite or NaN where float64 is not, or the other way round: not timed")
@@ -686,14 +689,14 @@ def cosine_difference(x: Tensor, y: Tensor) -> float:
 
 
 def require_selection(name: str, indices: Tensor, logits: Tensor, k: int) -> None:
-    """Raise RuntimeError unless each row selects the k greatest, none twice, none of minus infinity, -1 at the end."""
+    """Raises RuntimeError unless each row selects the k greatest, none twice, no minus infinity, and -1 at the end."""
     best = logits.topk(min(k, logits.shape[1])).values
-    kept = (best > -torch.inf).sum(1, keepdim=True)
+    legal = (best > -torch.inf).sum(1, keepdim=True)
     places = torch.arange(indices.shape[1], device=logits.device)
     chosen = logits.gather(1, indices.clamp(min=0).long()).masked_fill(indices < 0, -torch.inf)
     in_order = torch.where(indices < 0, logits.shape[1] + places, indices).sort().values  # each -1 a number of its own
     right = (
-        torch.equal(indices >= 0, places < kept)
+        torch.equal(indices >= 0, places < legal)
         and torch.equal(chosen.sort(descending=True).values[:, : best.shape[1]], best)
         and bool((in_order.diff() > 0).all())
     )
@@ -758,12 +761,12 @@ def _normal(*shape: int, device: str) -> Tensor:
 
 
 def _scale(config: DeepSeekDims) -> dict[str, float]:
-    """What the operators and references of MLA take besides tensors."""
+    """The arguments of MLA's operators and references besides tensors."""
     scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5
     return {"scale": scale, "value_dim": config.kv_lora_rank}
 
 
-def _seen(queries: int, length: int, device: str | torch.device) -> Tensor:
+def _visible(queries: int, length: int, device: str | torch.device) -> Tensor:
     rows = torch.arange(queries, device=device)[:, None]
     return torch.arange(length, device=device) <= rows + length - queries
 

@@ -65,7 +65,7 @@ def measure(*, length: int = 1024, repeats: int = REPEATS) -> list[Row]:
 
 
 def machine() -> str:
-    """What decides the emulator's speed: the processor's kind, the CPUs, the threads that it uses, and its compiler."""
+    """What determines the emulator's speed: the processor's kind, the CPUs, the number of threads, and its compiler."""
     return f"{platform.machine()}, {os.cpu_count()} CPUs, {settings().threads} threads, {find_compiler().kind}"
 
 

@@ -97,7 +97,7 @@ def _flash_forward_functions(query: Tensor, key: Tensor, value: Tensor) -> dict[
 
 
 def _flash_backward_functions(query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor) -> dict[str, Function]:
-    """The backward pass alone; each forward pass is done once, here."""
+    """The backward pass alone; each forward pass runs once, here."""
 
     def backward(forward: Callable[..., Tensor], dtype: torch.dtype = torch.float32) -> Function:
         return backward_pass(forward, *(tensor.to(dtype) for tensor in (query, key, value, grad_output)))
@@ -117,8 +117,8 @@ def _flash_backward_functions(query: Tensor, key: Tensor, value: Tensor, grad_ou
 
 
 def forward_resources(arch: str = "sm_90") -> list[Row]:
-    """What forward.cu takes with the tiles of the operator, by NVIDIA's compiler, and how much of it a multiprocessor
-    holds. It needs no GPU."""
+    """The resources of forward.cu with the operator's tiles, by NVIDIA's compiler, and how many of its blocks a
+    multiprocessor holds. It needs no GPU."""
     source, limits = read_kernel("02_flash_attention_minimal/forward.cu"), nvrtc.SM_LIMITS[int(arch[3:])]
     rows: list[Row] = []
     for tile, *_ in FORWARD_TILES.values():

@@ -165,7 +165,7 @@ def _race(part: str, shape: Shape, is_causal: bool, pass_name: str, device: str)
 
 
 def _call_ms(name: str, function: Function, inputs: tuple[Tensor, ...], pass_name: str) -> float:
-    """Of torch's kernels the call alone: choosing one takes the host as long as launching it."""
+    """For torch's kernels the time of the call alone: choosing the kernel takes the host as long as launching it."""
     if name not in PEERS or pass_name == "backward":
         return timing.time_calls(function)
     with sdpa_kernel(PEERS[name]):
@@ -173,7 +173,7 @@ def _call_ms(name: str, function: Function, inputs: tuple[Tensor, ...], pass_nam
 
 
 def _summary(rows: list[Row], pass_name: str) -> Row:
-    """Geometric mean and extremes of our ratios to FLASH, and of FLASH's to itself."""
+    """Geometric mean and extremes of our ratios to FLASH, and of FLASH's ratios to itself."""
 
     def ratios(name: str) -> list[float]:
         return [row["ratio_to_flash"] for row in select(rows, **{"pass": pass_name, "name": name})]
@@ -243,14 +243,14 @@ def few_queries(
     head_dim: int = 128,
     places: int | None = None,
 ) -> list[Row]:
-    """What reading a cache takes while text is generated: few queries, many keys, grouped heads. Of the GPU alone.
+    """The time to read a cache while text is generated: few queries, many keys, grouped heads. Of the GPU alone.
 
     flash_attention_v2, which packs the heads of a group, beside its kernel with a tile for each head; both also with
-    the keys split, so that their blocks fill the GPU; and beside torch's kernels, which are also given the packed view
-    of the queries. No mask: for one query it would hide nothing, and torch's causal mask is another (top-left).
+    the keys split, so that their blocks fill the GPU; and beside torch's kernels, also on the packed view of the
+    queries. No mask: for one query it would hide nothing, and torch's causal mask is another (top-left).
 
-    caches: batch sizes and lengths of keys. places: for blocks on the GPU; None: two on each multiprocessor. `pieces`
-    are those of the keys, `tb_per_s` counts K and V once.
+    caches: batch sizes and lengths of keys. places: block slots of the GPU; None: two on each multiprocessor. `pieces`:
+    of the keys; `tb_per_s` counts K and V once.
     """
     if places is None:
         places = 2 * torch.cuda.get_device_properties(0).multi_processor_count
@@ -278,7 +278,7 @@ def few_queries(
 def _ways_to_read_a_cache(
     query: Tensor, key: Tensor, value: Tensor, places: int
 ) -> tuple[dict[str, int], dict[str, Callable[[], Function]]]:
-    """By name: how many pieces the keys are in where they are split, and what makes each function."""
+    """By name: the number of pieces that split keys are in, and what makes each function."""
     batch, heads, query_length, head_dim = query.shape
     kv_heads, group = key.shape[1], heads // key.shape[1]
     packed = _grouped(query, kv_heads)
@@ -323,9 +323,8 @@ def split_keys(
     pieces: int,
 ) -> Tensor:
     """`attention(query, key, value)`, out and the log-sum-exp, with the keys in so many pieces of one length, each for
-    blocks of its own, and the results merged by the log-sum-exp. A piece of a key head is given as a head: a view.
-    Only the queries, which are few, are repeated. query `[B, H, L_q, d]`, key and value `[B, H_kv, L_k, d]`; no mask.
-    """
+    its own blocks, and the results merged by the log-sum-exp. A piece of a key head is passed as a head: a view. Only
+    the queries, which are few, are repeated. query `[B, H, L_q, d]`, key and value `[B, H_kv, L_k, d]`; no mask."""
     kv_heads = key.shape[1]
     queries = query.unflatten(1, (kv_heads, 1, -1)).expand(-1, -1, pieces, -1, -1, -1).flatten(1, 3)
     key, value = (tensor.unflatten(2, (pieces, -1)).flatten(1, 2) for tensor in (key, value))
@@ -352,7 +351,7 @@ def ladder(
     head_dims: Sequence[int] = flash_v2.HEAD_DIMS,
     steps: Sequence[Step] = LADDER,
 ) -> list[Row]:
-    """Each step of the ladder beside FLASH and cuDNN, and what its kernel takes of a multiprocessor."""
+    """Each step of the ladder beside FLASH and cuDNN, and the resources of its kernel."""
     taken = _resources(steps, head_dims, device)
     rows: list[Row] = []
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
@@ -373,7 +372,7 @@ def ladder(
 
 
 def _peers(names: Sequence[str], query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[str, Function]:
-    """Those of torch's kernels that run on these inputs."""
+    """Torch's kernels that run on these inputs."""
     made = {name: functools.partial(sdpa, PEERS[name], query, key, value, is_causal=is_causal) for name in names}
     return that_run(made, str(list(query.shape)))
 
@@ -385,7 +384,7 @@ def _step_function(step: Step, query: Tensor, key: Tensor, value: Tensor, is_cau
 
 
 def _resources(steps: Sequence[Step], head_dims: Sequence[int], device: str) -> dict[tuple[str, int], Row]:
-    """By title and head dimension: what the compiler says of a step's kernel for this GPU, and the occupancy."""
+    """By title and head dimension: the compiler's figures for a step's kernel on this GPU, and the occupancy."""
     arch = "sm_90"
     if device == "cuda":
         arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
@@ -479,8 +478,8 @@ def split_at_markers(kernels: Iterable[tuple[str, dict[str, int]]]) -> list[list
 def recompute_or_store(
     *, device: str = "cuda", tokens: int = TOKENS, heads: int = 32, head_dim: int = 64, lengths: Sequence[int] = LENGTHS
 ) -> list[Row]:
-    """A backward pass that reads the P of the forward pass (naive torch keeps it) beside one that computes it again.
-    `median_ms` is the backward pass alone, `peak_mb` the most that forward and backward hold beyond the inputs."""
+    """A backward pass that reads the P of the forward pass (naive torch stores it) beside one that recomputes it.
+    `median_ms` is the backward pass alone, `peak_mb` the peak memory of forward and backward beyond the inputs."""
     rows: list[Row] = []
     for length in lengths:
         shape = tokens // length, heads, length, head_dim
@@ -688,7 +687,7 @@ def training_step(
 
 
 def step_of(model: nn.Module, length: int, width: int, device: str) -> Callable[[int], None]:
-    """A function that does one step of a model, which takes and gives `[B, L, width]`, on random data of a batch."""
+    """A function that does one step of a model, which takes and returns `[B, L, width]`, on random data of a batch."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step(batch: int) -> None:
@@ -701,10 +700,10 @@ def step_of(model: nn.Module, length: int, width: int, device: str) -> Callable[
 
 
 def largest_batch(peak: Callable[[int], int], free: int) -> int:
-    """The largest batch whose step fits into `free` bytes. `peak(batch)` runs it and gives the bytes it took.
+    """The largest batch whose step fits in `free` bytes. `peak(batch)` runs it and returns the bytes it took.
 
-    Memory grows in proportion to the batch: two small ones say how far, and what they predict is run, a little less
-    each time until it fits.
+    Memory grows linearly with the batch: two small batches give the slope, and the predicted batch is run, a little
+    smaller each time until it fits.
     """
     small, larger = 2, 4
     at_small, at_larger = peak(small), peak(larger)
@@ -792,7 +791,7 @@ def lost_shares(gradient: Tensor) -> Row:
 
 
 def _fits(shape: Shape, device: str) -> bool:
-    """Whether naive attention fits: eight score matrices at the most, forward and backward."""
+    """Whether naive attention fits: at most eight score matrices, forward and backward."""
     if device != "cuda":
         return True
     torch.cuda.empty_cache()

@@ -121,7 +121,7 @@ def race(
 
 
 def _ratios(runs: Sequence[dict[str, timing.Timing]], name: str, others: Sequence[str]) -> list[float]:
-    """In each run, how many times as fast `name` is as the fastest of the others; none where it has no such run."""
+    """In each run, how many times as fast `name` is as the fastest of the others; empty without such a run."""
     return [
         min(run[other].median for other in others if other in run) / run[name].median
         for run in runs
@@ -146,22 +146,22 @@ def attentions(
 def those_that_run(
     attentions: Mapping[str, Attention], function: Callable[[Attention], Function], where: str
 ) -> dict[str, Function]:
-    """`that_run` of functions made of attentions, compiled ones with a backward pass that runs again and again."""
+    """`that_run` for functions made from attentions; a compiled one's backward pass can run repeatedly."""
     with torch._functorch.config.patch(donated_buffer=False):  # else a compiled backward pass can run only once
         return that_run({name: functools.partial(function, attend) for name, attend in attentions.items()}, where)
 
 
 def compiled() -> Callable[..., Tensor]:
-    """FlexAttention, compiled for each shape that it meets."""
+    """FlexAttention, compiled for each new shape."""
     return torch.compile(flex_attention, dynamic=False)
 
 
 def block_mask(
     pattern: Pattern, query_length: int, key_length: int, block: int, device: str, *, look_up: bool = False
 ) -> BlockMask:
-    """The blocks that FlexAttention finds itself, which must be ours; where L_q · L_k is too large for it, ours.
+    """The blocks that FlexAttention finds itself, which must equal ours; if L_q · L_k is too large for it, ours.
 
-    look_up: its mask reads the bits of our lists, and is not the pattern's own.
+    look_up: its mask reads the bits of our lists instead of the pattern's own mask.
     """
     lists = pattern.block_lists(query_length, key_length, block=block, device=device)
     ours = lists.to_block_mask(None if look_up else pattern.flex_mask_mod(query_length, key_length, device))
@@ -177,7 +177,7 @@ def block_mask(
 
 
 def require_alike(functions: dict[str, Function], pattern: Pattern, inputs: Sequence[Tensor], backward: bool) -> None:
-    """Raise RuntimeError unless ours gives what FlexAttention gives and, forward, some rows of fp32 torch."""
+    """Raises RuntimeError unless ours agrees with FlexAttention and, forward, some rows agree with fp32 torch."""
     ours = functions[OURS]()
     if not backward:
         require_right(OURS, ours, *inputs, pattern)
@@ -192,7 +192,7 @@ def require_alike(functions: dict[str, Function], pattern: Pattern, inputs: Sequ
 
 
 def count_pairs(pattern: Pattern, length: int, device: str) -> int:
-    """Pairs that are kept, per head: arithmetic for ranges, else counted in the lists, where the device is quick."""
+    """Visible pairs per head: by arithmetic for ranges, else counted in the lists, on a fast device."""
     return (
         pattern.pairs(length)
         if pattern.row_ranges(length) or pattern.ranges

@@ -247,7 +247,7 @@ def long_sequences(
     lengths: Sequence[int] = (32768, 131072),
     head_dims: Sequence[int] = HEAD_DIMS,
 ) -> list[Row]:
-    """One long sequence. So few heads at a time, and rows so long, that a causal order has little to give."""
+    """One long sequence, for which the order of causal work matters little: few heads at a time, and long rows."""
     rows: list[Row] = []
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
         inputs = random_inputs((1, width // head_dim, length, head_dim), device)
@@ -263,7 +263,7 @@ def sustained(
     lengths: Sequence[int] = (2048, 16384),
     head_dims: Sequence[int] = HEAD_DIMS,
 ) -> list[Row]:
-    """The operator and cuDNN, each alone for 0.8 s, two turns each: at the power that the card may take."""
+    """The operator and cuDNN, each alone for 0.8 s, two turns each: at the card's power limit."""
     rows: list[Row] = []
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
         inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
@@ -323,9 +323,9 @@ def error_by_length(*, device: str = "cuda", lengths: Sequence[int] = (1024, 409
 
 
 def needles(*, device: str = "cuda", length: int = LONGEST) -> list[Row]:
-    """One key, at another place each time, has as much weight as all others together, and the value 4; theirs are 1.
-    What the output should be, and what it is in two levels of sums and in one: 2.5 where each key counts, 1 where the
-    needle is skipped, and 2 where the sum of P V swallows the others, whose weights l still counts."""
+    """One key at a random place has as much weight as all others together, and the value 4; the others' values are 1.
+    The right output, and the output in two levels of sums and in one: 2.5 if each key counts, 1 if the needle is
+    skipped, and 2 if the sum of P V swallows the others, whose weights l still counts."""
     rows: list[Row] = []
     for place in (0, length // 3, length // 2, length - 2, length - 1):
         # Numbers that E4M3 holds exactly: every score but the needle's is 0.
@@ -367,7 +367,7 @@ def in_e4m3(query: Tensor, key: Tensor, value: Tensor) -> tuple[list[Tensor], di
 def require_as_right_as_rounded(
     function: Function, numbers: list[Tensor], scales: dict[str, Tensor], is_causal: bool
 ) -> None:
-    """Raise RuntimeError unless the error is at most 1.5 times that of fp32 torch with weights rounded to E4M3; in 32
+    """Raises RuntimeError unless the error is at most 1.5 times that of fp32 torch with weights rounded to E4M3, in 32
     rows of each head."""
     query, key, value = numbers
     chosen, mask = _some_rows(query, key, is_causal)
@@ -380,7 +380,7 @@ def require_as_right_as_rounded(
 
 
 def _some_rows(query: Tensor, key: Tensor, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Up to 32 rows, the first and last among them, and which keys they see."""
+    """Up to 32 rows, the first and last among them, and their visible keys."""
     length, key_length, device = query.shape[2], key.shape[2], query.device
     rows = torch.linspace(0, length - 1, min(length, CHECKED_ROWS)).long().to(device)
     last = rows[:, None] + (key_length - length if is_causal else key_length)
@@ -388,7 +388,7 @@ def _some_rows(query: Tensor, key: Tensor, is_causal: bool) -> tuple[Tensor, Ten
 
 
 def _relative_error(out: Tensor, expected: Tensor) -> float:
-    """The root of the mean square of the error, over that of what is expected."""
+    """The root mean square of the error divided by that of the expected output."""
     return ((out - expected).square().mean() / expected.square().mean()).sqrt().item()
 
 
@@ -417,7 +417,7 @@ def _all(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[str
 def _gradients(
     query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor, is_causal: bool
 ) -> dict[str, Callable[[], tuple[Tensor, ...]]]:
-    """The backward passes of ours, torch's and chapter 03's; each gives dq, dk and dv."""
+    """The backward passes of ours, torch's and chapter 03's; each returns dq, dk and dv."""
     forwards: dict[str, Callable[..., Tensor]] = {
         OURS: flash_attention_hopper,
         **{name: _forward_of(backend) for name, backend in BACKENDS.items()},
@@ -438,7 +438,7 @@ def _forward_of(backend: SDPBackend) -> Callable[..., Tensor]:
 
 
 def _deterministic(gradients: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
-    """The same where torch is told to be deterministic."""
+    """The gradients with torch's deterministic mode."""
 
     def function() -> tuple[Tensor, ...]:
         before = torch.get_deterministic_debug_mode()
@@ -453,7 +453,7 @@ def _deterministic(gradients: Callable[[], tuple[Tensor, ...]]) -> Callable[[], 
 
 @functools.cache
 def has_flash3() -> bool:
-    """Whether FlashAttention-3 is installed; if not, that is printed once."""
+    """Whether FlashAttention-3 is installed; if not, a note is printed once."""
     found = importlib.util.find_spec("flash_attn_interface") is not None
     if not found:
         print(f"{FLASH3} is left out: flash_attn_interface is not installed")
@@ -507,9 +507,9 @@ def _race(
 def require_as_right_as_cudnn(
     functions: dict[str, Function], query: Tensor, key: Tensor, value: Tensor, is_causal: bool
 ) -> None:
-    """Raise RuntimeError unless each output is at most twice as far from fp32 torch as cuDNN's, or within the distance
-    of two numbers of its dtype; in 32 rows of each head, the first and last among them. An error counts as a share of
-    the largest number of its row: an average over many keys is near 0."""
+    """Raises RuntimeError unless each output is at most twice as far from fp32 torch as cuDNN's, or within one spacing
+    of its dtype's numbers; in 32 rows of each head, the first and last among them. An error counts as a share of the
+    largest number of its row: an average over many keys is near 0."""
     rows, keep = _some_rows(query, key, is_causal)
     chosen = query[:, :, rows].float(), key.float(), value.float()
     with reference.full_float32():
@@ -538,7 +538,8 @@ def require_gradients_as_right_as_cudnns(
     grad_output: Tensor,
     is_causal: bool,
 ) -> None:
-    """The same for dq, dk and dv of the first head, all of it; an error counts as a share of the largest number."""
+    """Raises RuntimeError unless dq, dk and dv of the whole first head are as right as cuDNN's; an error counts as a
+    share of the largest number."""
     head = [tensor[:1, :1].float() for tensor in (query, key, value)]
     with reference.full_float32():
         forward = functools.partial(reference.torch_attention, is_causal=is_causal)
@@ -569,8 +570,8 @@ def _rows(
     value: Tensor,
     is_causal: bool,
 ) -> list[Row]:
-    """A row for each time and its ratios to cuDNN, one of each run: the row has their median, and of several runs the
-    lowest and highest as `low` and `high`."""
+    """A row for each time with its ratios to cuDNN over the runs: their median, and with several runs their extremes as
+    `low` and `high`."""
     batch, heads, length, head_dim = query.shape
     flops = costs.attention_flops(batch, heads, length, key.shape[2], head_dim, is_causal, part == "backward")
     where: Row = {"part": part, "dtype": str(query.dtype).removeprefix("torch."), "head_dim": head_dim}

@@ -1,12 +1,12 @@
-"""What `bench host` measures: how long the host takes for a call, until all is queued for the GPU, beside torch's own
+"""What `bench host` measures: the host's time for a call, until all is queued for the GPU, beside torch's own
 attention.
 
-For short sequences it is all that counts. The tokens are few, so that the GPU is done before the host has made the
-next call, or soon after; see `timing.compare_host`. Of each group one row is torch's `scaled_dot_product_attention`,
-which takes part in its turns.
+For short sequences only this time counts. The tokens are few, so that the GPU is done before the host has made the next
+call, or soon after; see `timing.compare_host`. One row of each group is torch's `scaled_dot_product_attention`, timed
+in turns with the others.
 
-A processor that others use, too, can be slower by half for seconds. So all groups are timed several times over, and of
-each group that time counts in which torch's own call took least.
+A processor that others use, too, can be slower by half for seconds. So all groups are timed several times, and of each
+group the run counts in which torch's own call was fastest.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _function(
 
 
 def launches(device: str) -> list[Group]:
-    """A launch with ten arguments by `course_utils.cuda`; on a GPU also by CuPy alone, which checks nothing and is told
-    the addresses."""
+    """A launch with ten arguments by `course_utils.cuda`; on a GPU also by CuPy alone, which gets addresses and checks
+    nothing."""
     arguments = *(torch.ones(8, device=device) for _ in range(5)), *map(np.int32, range(4)), np.float32(1)
     kernel = build_kernel(KERNELS / "ten_arguments.cu", "ten_arguments")
     grid, block = (1, 1, 1), (32, 1, 1)
@@ -132,7 +132,7 @@ def launches(device: str) -> list[Group]:
 
 
 def dense(device: str, shape: tuple[int, ...]) -> list[Group]:
-    """The dense operators; those in fp32 beside SDPA in fp16, too."""
+    """The dense operators; the fp32 ones beside SDPA in fp16, too."""
     half = random_inputs(shape, device, count=4)
     single = tuple(tensor.float() for tensor in half)
     ways: dict[str, tuple[Attention, tuple[Tensor, ...]]] = {
@@ -155,7 +155,8 @@ def dense(device: str, shape: tuple[int, ...]) -> list[Group]:
 
 
 def sparse(device: str, shape: tuple[int, ...], patterns: Sequence[Pattern]) -> list[Group]:
-    """sparse_attention with a pattern whose lists are made, once for each kernel, beside FlexAttention, compiled."""
+    """sparse_attention with a pattern whose lists exist already, once for each kernel, beside compiled
+    FlexAttention."""
     *inputs, grad_output = random_inputs(shape, device, count=4)
     length = shape[2]
     groups: list[Group] = []
@@ -216,8 +217,8 @@ def deepseek(device: str, shape: tuple[int, ...]) -> list[Group]:
 
 
 def one_query(device: str, shape: tuple[int, ...]) -> list[Group]:
-    """The operators of a step of serving, one query of each head; SDPA of the same query, by the kernel that torch
-    takes. The token that is appended is the last of the cache; decode_step does that and attention, for one layer."""
+    """The operators of a serving step, one query of each head; SDPA of the same query, by torch's own choice of kernel.
+    The appended token is the last of the cache; decode_step appends and attends, for one layer."""
     batch, heads, length, head_dim = shape
     _, key, value = random_inputs(shape, device)
     query = torch.randn(batch, heads, 1, head_dim, device=device, dtype=key.dtype)

@@ -43,8 +43,8 @@ LISTS = ("lengths", "positions", "parents")  # arguments that are lists
 
 
 def counts(pattern: Pattern, lengths: Sequence[int], heads: int, head_dim: int, batch: int = 1) -> list[Row]:
-    """What needs no GPU: pairs, density, blocks of 64 × 64 that are visited, and how many of them are partial (of a
-    dilated pattern those of its residue classes), and the FLOPs of a forward pass."""
+    """The figures that need no GPU: pairs, density, visited 64 × 64 blocks, how many of them are partial (for a dilated
+    pattern in its residue classes), and the FLOPs of a forward pass."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows: list[Row] = []
     for length in lengths:
@@ -111,7 +111,7 @@ def measure(kind: str, **options: object) -> list[Row]:
 
 
 def recorded(kind: str) -> Measurement:
-    """What is recorded of patterns of this kind; raises RuntimeError if there is nothing."""
+    """The recorded rows of patterns of this kind; raises RuntimeError if there are none."""
     of_chapter = measured.load("04_sparse_patterns")
     rows = of_pattern(of_chapter.rows, kind)
     if not rows:
@@ -135,7 +135,7 @@ def _chosen(kind: str, options: dict[str, object]) -> tuple[Pattern, list[int], 
 
 
 def _own_length(own: dict[str, object]) -> int | None:
-    """The one length that a pattern with these arguments is for, or None."""
+    """The only length of a pattern with these arguments, or None."""
     if "height" in own:
         return own["height"] * own["width"]
     if "lengths" in own:

@@ -249,10 +249,10 @@ def shared_prefix(
 
 
 def step(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = STEPS, layers: int = LAYERS) -> list[Row]:
-    """What a step of all layers does but for its matrix products with weights: append, attention and merge, as launches
-    from Python, as a CUDA graph of these, and in one launch, ours and Triton's.
+    """A step of all layers without its matrix products with weights: append, attention and merge, as launches from
+    Python, as a CUDA graph of these, and in one launch, ours and Triton's.
 
-    The time of the launches is that of the host, but for what it does while the L2 cache is flushed before.
+    The time of the launches is the host's, except for its work while the L2 cache is flushed before.
     """
     rows: list[Row] = []
     for batch, length in caches:
@@ -344,7 +344,8 @@ def loop(
     """A trace of requests with a heavy tail, served by the small model: in pages, and with pages reserved for the
     longest request as a contiguous cache must; with bits that do not depend on the batch, and with torch's sums.
 
-    Each row has what `serving.summary` says, and new tokens a second of the whole run, Python included."""
+    Each row has the columns of `serving.summary`, and new tokens a second of the whole run, Python included.
+    """
     trace = lengths(requests, longest=longest)
     texts = prompts(trace, __doc__)
     rows: list[Row] = []
@@ -397,8 +398,8 @@ def in_pages(cache: Sequence[Tensor], page_size: int) -> tuple[list[Tensor], Ten
 
 
 def _inputs(batch: int, length: int, device: str, query_length: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Random query, key and value. Values are not centred: an average over many keys would be near 0, and any error
-    with it."""
+    """Random query, key and value. The values are not centred: else an average over many keys would be near 0, and any
+    error with it."""
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(heads: int, rows: int) -> Tensor:
@@ -418,8 +419,8 @@ def _timed(
     lengths: Tensor | None = None,
     checked: Sequence[str] | None = None,
 ) -> list[Row]:
-    """`_rows` of functions of this cache. The bytes are those of `length` keys, for each sequence unless lengths says
-    how many there are."""
+    """`_rows` of functions of this cache. The bytes are counted for `length` keys of each sequence, or for
+    `lengths`."""
     keys = int(where["length"]) * (1 if lengths is not None else int(where["batch"]))
     bytes_of_key = 2 * key.shape[1] * key.shape[3]
 
@@ -438,9 +439,9 @@ def _rows(
     checked: Sequence[str] | None = None,
     head_start_us: float = HEAD_START_US,
 ) -> list[Row]:
-    """A row for each function that runs here, once its output is right. expected: that of the last sequence, with which
-    the output ends. read: the bytes of keys and values, of a function by name. checked: the names of those that are
-    looked at; None: all."""
+    """A row for each function that runs here, after a check of its output. expected: the output of the last sequence,
+    with which the whole output ends. read: the bytes of keys and values, of a function by name. checked: the names of
+    the functions to check; None: all."""
     functions = that_run(made, str(where))
     for name in functions.keys() & set(functions if checked is None else checked):
         found = functions[name]().reshape(-1, expected.numel())[-1]
@@ -474,7 +475,7 @@ def _chosen_splits(query: Tensor, key: Tensor) -> int:
 def _paged_peers(
     query: Tensor, key_pages: Tensor, value_pages: Tensor, block_table: Tensor, lengths: Tensor
 ) -> dict[str, Callable[[], Function]]:
-    """What other projects have for a cache in pages, where they are installed."""
+    """Kernels of other projects for a paged cache, if they are installed."""
     inputs = query, key_pages, value_pages, block_table, lengths
     return {FLASHINFER: functools.partial(_flashinfer, *inputs), FLASH3: functools.partial(_flash3, *inputs)}
 

@@ -1,9 +1,9 @@
 """The first rungs of chapter 06, and its step in one launch, in Triton: what a user would write without CUDA.
 
-The same work in the same pieces, in fp16 and bf16, for one query of each sequence. What Triton takes over is the
-threads: a program is a block, and its tensors are shared among them, with the copies through shared memory. What it
-has no words for is left out: a program of the step reads the cache only after it has waited, where the kernel in CUDA
-has the keys on their way in the meantime.
+The same work in the same pieces, in fp16 and bf16, for one query of each sequence. Triton takes over the threads: a
+program is a block, and its tensors are distributed over them, with the copies through shared memory. What Triton cannot
+express is left out: a program of the step reads the cache only after it has waited, where the CUDA kernel already loads
+the keys in the meantime.
 
 Import this only where Triton is installed.
 """
@@ -29,7 +29,7 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def warp_per_head(Q, K, V, O, LSE, length, group, scale, D: tl.constexpr):
-    """Rung 1: a warp has a query head, and meets one key after the other. Grid (H, B)."""
+    """Rung 1: a warp has a query head, and reads one key after the other. Grid (H, B)."""
     head, columns = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0), tl.arange(0, D)
     first = (head // group).to(tl.int64) * length * D
     q = tl.load(Q + head * D + columns).to(tl.float32)
@@ -50,7 +50,7 @@ def attend(
     q, K, V, table, first, end, page_size, pitch, scale, D: tl.constexpr, KEYS: tl.constexpr, PAGED: tl.constexpr
 ):
     """Keys [first, end) for the rows of q, [rows, D], heads that share them: out, fp32, and log-sum-exp. Key j is row j
-    of K and V, or the one that the table says."""
+    of K and V, or the row that the table names."""
     columns = tl.arange(0, D)
     m, l = tl.full([q.shape[0]], -float("inf"), tl.float32), tl.zeros([q.shape[0]], tl.float32)
     o = tl.zeros([q.shape[0], D], tl.float32)
@@ -124,7 +124,7 @@ def persistent_step(
     layers, B, pages, max_pages, page_size, heads, group, splits, size, scale,
     D: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, COUNTERS: tl.constexpr
 ):  # fmt: skip
-    """Rung 9, as kernels/06_serving/persistent_step.cu: items from a queue, of which each needs only earlier ones. Each
+    """Rung 9, as kernels/06_serving/persistent_step.cu: items from a queue, each depending only on earlier ones. Each
     sequence has up to `splits` pieces of `size` keys."""
     taken, left, done, arrived = counters, counters + 1, counters + 2, counters + 2 + B
     rows, columns = tl.arange(0, ROWS), tl.arange(0, D)
@@ -188,7 +188,8 @@ def first_rung(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
 
 
 def decode_attention(query: Tensor, key: Tensor, value: Tensor, *, splits: int = 1) -> tuple[Tensor, Tensor]:
-    """The same, of up to 16 query heads for each key head, by packed heads and, with splits, in so many pieces."""
+    """Out and log-sum-exp of up to 16 query heads for each key head, with packed heads and, with splits, in so many
+    pieces."""
     (batch, heads, _, head_dim), (_, kv_heads, length, _) = query.shape, key.shape
     size, group = ceil_div(length, splits), heads // kv_heads
     splits = ceil_div(length, size)

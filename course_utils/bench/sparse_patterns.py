@@ -85,7 +85,7 @@ CAUSAL_DOCUMENTS = f"{DOCUMENTS_NAME} & causal()"
 
 def peer_patterns(length: int) -> dict[str, Pattern]:
     """The patterns that are timed beside their peers, by a name that is the same at all lengths; new ones at each call,
-    since a pattern keeps its lists."""
+    since a pattern caches its lists."""
     same = [
         patterns.sliding_window(4096),
         patterns.streaming(4, 1024),
@@ -113,7 +113,7 @@ BACKWARD_LENGTHS = (4096, 16384, 65536)
 
 
 def backward(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = BACKWARD_LENGTHS) -> list[Row]:
-    """Backward pass alone beside FlexAttention's, that of dense kernels on a view, and dense attention's.
+    """Backward pass alone beside FlexAttention's, dense kernels' on a view, and dense attention's.
 
     FlexAttention has blocks of 128: its default tile for this pass fits no smaller one, and torch 2.11 refuses one that
     `kernel_options` name ("No choices to select").
@@ -141,7 +141,7 @@ def dense_way(
 ) -> list[Row]:
     """Equal blocks by the two ways of `sparse_attention`: range.cu, and a batch of dense attention on a view.
 
-    `speed_over_range`: how many times as fast as range.cu; where it is above 1, the operator should go the dense way.
+    `speed_over_range`: how many times as fast as range.cu; above 1 the operator should go the dense way.
     """
     rows: list[Row] = []
     for length, block in itertools.product(lengths, blocks):
@@ -218,8 +218,8 @@ def small(
     lengths: Sequence[int] = (128, 256, 512, 1024, 2048, 4096),
     flex_lengths: Sequence[int] = (128, 512, 1024, 2048, 4096),
 ) -> list[Row]:
-    """Where the time of a call is not that of the GPU: ours, causal dense attention, dense kernels on a view, and at
-    some lengths FlexAttention."""
+    """Short calls, where the host's time counts: ours, causal dense attention, dense kernels on a view, and at some
+    lengths FlexAttention."""
     rows: list[Row] = []
     for pattern, length in itertools.product((patterns.block_diagonal(16), patterns.streaming(16, 64)), lengths):
         inputs = random_inputs((1, heads, length, head_dim), device)
@@ -305,7 +305,8 @@ def break_even(
 ) -> list[Row]:
     """Random blocks of 64 by density and length: ours, FlexAttention with blocks of 64, and dense, not causal.
 
-    torch.sparse takes part at some lengths: CSR matrices in fp32, one head at a time, their indices ready made.
+    torch.sparse takes part at some lengths: CSR matrices in fp32, one head at a time, with their indices made
+    beforehand.
     """
     rows: list[Row] = []
     for length in lengths:
@@ -336,17 +337,17 @@ def break_even(
 
 
 def torch_sparse(pattern: Pattern, query: Tensor, key: Tensor, value: Tensor) -> Function:
-    """The same attention by torch.sparse, which has it for CSR matrices in fp32 and for one head: SDDMM, softmax (for
-    COO matrices only), SpMM. The function returns the output, fp32."""
+    """The same attention by torch.sparse, which has it for CSR matrices in fp32 and one head: SDDMM, softmax (for COO
+    matrices only), SpMM. The function returns the output, fp32."""
     indptr, indices = pattern.csr(query.shape[2], key.shape[2], device=query.device)
     size, indices = (query.shape[2], key.shape[2]), indices.long()
     zeros = torch.zeros(len(indices), device=query.device)
-    kept = torch.sparse_csr_tensor(indptr, indices, zeros, size, check_invariants=False)
+    mask = torch.sparse_csr_tensor(indptr, indices, zeros, size, check_invariants=False)
     pairs = torch.stack([torch.repeat_interleave(indptr.diff()), indices])
     heads = [tensor.float().flatten(0, 1) for tensor in (query, key, value)]
 
     def one_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = torch.sparse.sampled_addmm(kept, q, k.mT, beta=0.0, alpha=q.shape[-1] ** -0.5).values()
+        scores = torch.sparse.sampled_addmm(mask, q, k.mT, beta=0.0, alpha=q.shape[-1] ** -0.5).values()
         of_rows = torch.sparse_coo_tensor(pairs, scores, size, is_coalesced=True, check_invariants=False)
         weights = torch.sparse.softmax(of_rows, dim=1).values()
         return torch.sparse_csr_tensor(indptr, indices, weights, size, check_invariants=False) @ v
@@ -437,7 +438,8 @@ def _attention(mask: sparse_launch.Mask, inputs: Sequence[Tensor]) -> Function:
 
 
 def _built(pattern: Pattern, kernel: str, length: int, device: str) -> tuple[sparse_launch.Mask, float | None]:
-    """What a kernel takes besides query, key and value, and the milliseconds of building it; None of mere numbers."""
+    """A kernel's arguments besides query, key and value, and the milliseconds to build them; None if they are mere
+    numbers."""
     if kernel == "dense":
         return sparse_launch.DenseMask(pattern.ranges.step), None
     _synchronize(device)
@@ -453,7 +455,7 @@ def _built(pattern: Pattern, kernel: str, length: int, device: str) -> tuple[spa
 
 
 def _list_bytes(mask: sparse_launch.Mask, length: int) -> int:
-    """Bytes of the tensors that a mask consists of; of rows also the same by key, for gradients."""
+    """Bytes of the tensors in a mask; for rows also their transpose by key, for gradients."""
     match mask:
         case sparse_launch.RowMask(rows):
             tensors = *rows, *rows.by_key(length)
@@ -475,11 +477,11 @@ def csr(*, device: str = "cuda", heads: int = HEADS, length: int = 16384, share:
     `gbytes_per_s`: of the rows of K and V that csr_gather asks for, one each for a pair; most come from the L2 cache.
     """
     inputs = random_inputs((1, heads, length, HEAD_DIM), device)
-    kept = torch.rand(length, length, device=device) < share
+    mask = torch.rand(length, length, device=device) < share
     chosen = {pattern.name: pattern for pattern in (patterns.power_of_two(), patterns.strided(128))}
-    indptr = torch.nn.functional.pad(kept.sum(1).cumsum(0), (1, 0))
-    chosen[f"from_csr({share:.0%} at random)"] = patterns.from_csr(indptr, kept.nonzero()[:, 1])
-    del kept
+    indptr = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+    chosen[f"from_csr({share:.0%} at random)"] = patterns.from_csr(indptr, mask.nonzero()[:, 1])
+    del mask
     rows: list[Row] = []
     for label, pattern in chosen.items():
         functions = {
@@ -511,19 +513,20 @@ def _dense(inputs: Sequence[Tensor], *, is_causal: bool = False) -> dict[str, Fu
 
 
 def _time_dense_calls(name: str, inputs: Sequence[Tensor]) -> float:
-    """Of causal attention, without the choice of the kernel, which takes the host as long as launching it."""
+    """The call time of causal attention, without the choice of the kernel, which takes the host as long as launching
+    it."""
     with sdpa_kernel(DENSE[name]):
         return timing.time_calls(lambda: scaled_dot_product_attention(*inputs, is_causal=True))
 
 
 def _others(pattern: Pattern, inputs: Sequence[Tensor]) -> dict[str, Function]:
-    """Dense kernels on a view that give the same and run here, after a check that they do."""
+    """Dense kernels on a view with the same output that run here, after a check of each."""
     ways = by_hand(pattern, inputs[0].shape[2], str(inputs[0].device), with_flex=False)
     return _right({name: functools.partial(attention, *inputs) for name, attention in ways.items()}, inputs, pattern)
 
 
 def _right(made: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern) -> dict[str, Function]:
-    """Those that run on this machine; raises RuntimeError if one of them is wrong."""
+    """The functions that run on this machine; raises RuntimeError if one of them is wrong."""
     where = f"{pattern.name}, L = {inputs[0].shape[2]}"
     functions = that_run({name: lambda function=function: function for name, function in made.items()}, where)
     for name, function in functions.items():
@@ -532,7 +535,7 @@ def _right(made: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern
 
 
 def _flex(pattern: Pattern, inputs: Sequence[Tensor]) -> dict[str, Function]:
-    """FlexAttention on these inputs, as it is and tuned, what runs here of it, after a check that it is right."""
+    """FlexAttention on these inputs, by default and tuned, as far as it runs here, after a check."""
     query_length, key_length, device = inputs[0].shape[2], inputs[1].shape[2], str(inputs[0].device)
     attentions = flex.attentions(pattern, query_length, key_length, (FLEX_128, FLEX_TUNED), device)
     made = {name: functools.partial(functools.partial, attend, *inputs) for name, attend in attentions.items()}

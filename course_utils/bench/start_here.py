@@ -32,7 +32,7 @@ def ceilings(
     mma_steps: int = 4096,
     exp_steps: int = 1024,
 ) -> list[Row]:
-    """The rates nothing on this device exceeds, measured, and the sizes of its memories, as the driver gives them."""
+    """The highest measured rates of this device, and the sizes of its memories, as the driver reports them."""
     source = torch.randn(copy_bytes // 4, device=device)
     target = torch.empty_like(source)
     blocks = 32 * (torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 1)
@@ -148,7 +148,7 @@ def copies(*, device: str = "cuda", n: int = 2**26) -> list[Row]:
 def rereads(
     *, device: str = "cuda", working_sets: tuple[int, ...] = WORKING_SETS, total_bytes: int = 2**33
 ) -> list[Row]:
-    """reread.cu: read bandwidth against the bytes that are read again and again, `total_bytes` in all."""
+    """reread.cu: read bandwidth against the size of repeatedly read data, `total_bytes` in all."""
     kernel = build_kernel("00_start_here/reread.cu", "reread")
     blocks = 4 * (torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 1)
     data = torch.randn(max(working_sets) // 4, device=device)
@@ -219,7 +219,7 @@ _PRODUCTS = {
 
 
 def highest_clock() -> float:
-    """MHz that the GPU's multiprocessors may reach."""
+    """The highest clock rate of the GPU's multiprocessors, in MHz."""
     import cupy
 
     return cupy.cuda.Device(torch.cuda.current_device()).attributes["ClockRate"] / 1000

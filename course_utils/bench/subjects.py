@@ -30,7 +30,7 @@ from course_utils.nvidia import measure as nvidia
 
 
 class View(NamedTuple):
-    """What is shown of rows: tables, a line below them, and the page that --markdown writes."""
+    """The view of rows: tables, a line below them, and the page that --markdown writes."""
 
     tables: list[list[Row]]
     note: str = ""
@@ -47,13 +47,11 @@ def parts(rows: list[Row]) -> View:
 class Subject:
     """One subject. Called with options by name, it measures here and returns rows.
 
-    measure: takes the options as keyword arguments.
-    takes: the options that it takes, of the command's and its own; True for those without which it cannot be.
-    recorded: the figures that are kept of it, for a machine that cannot measure.
-    view: what is shown of its rows.
-    count: what can be said without a measurement, shown first; takes the options as keyword arguments.
-    program: NVIDIA's program that measures: for the record only, which is shown beside the emulator's figures.
-    machine: names the machine, for figures that need no GPU; None: they need one.
+    measure: takes the options as keyword arguments. takes: the names of the options, the command's and its own; True if
+    required. recorded: the recorded figures, for a machine that cannot measure. view: the view of its rows. count:
+    figures that need no measurement, shown first; takes the options as keyword arguments. program: NVIDIA's measuring
+    program: the record can only be made with it, and is shown beside the emulator's figures. machine: names the
+    machine, for figures that need no GPU; None: they need one.
     """
 
     measure: Callable[..., list[Row]]

@@ -107,5 +107,5 @@ def _leading_digit(x: Tensor) -> Tensor:
 
 
 def _past_the_end(indices: Tensor, length: int) -> Tensor:
-    """Index lists with T in place of -1: the examples take an index that no query may see for none."""
+    """Index lists with T in place of -1: the examples skip an index that no query may see."""
     return indices.masked_fill(indices < 0, length)

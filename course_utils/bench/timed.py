@@ -1,4 +1,4 @@
-"""What is timed: functions without arguments, of our kernels and of their peers, once their outputs are right.
+"""Timed functions: functions without arguments, of our kernels and of their peers, after a check of their outputs.
 
 Peers and own kernels run interleaved in one process; see `timing.compare`. Times are medians with the interquartile
 range as spread, TFLOP/s follow the conventions of `costs`, and peak memory is what torch's allocator held beyond the
@@ -40,7 +40,7 @@ Function = Callable[[], object]
 
 
 def all_parts(parts: Iterable[Callable[[], list[Row]]]) -> list[Row]:
-    """The rows of every part of a chapter; says how long each took."""
+    """The rows of every part of a chapter; prints how long each took."""
     rows: list[Row] = []
     for part in tqdm(parts, desc="parts"):
         start = time.perf_counter()
@@ -79,14 +79,14 @@ def sdpa(
 def backward_pass(
     forward: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """The backward pass alone of `forward(query, key, value)`, which is done once, here: gives dq, dk and dv."""
+    """The backward pass alone of `forward(query, key, value)`, which runs once, here: returns dq, dk and dv."""
     inputs = [tensor.detach().clone().requires_grad_() for tensor in (query, key, value)]
     out = forward(*inputs)
     return lambda: torch.autograd.grad(out, inputs, grad_output, retain_graph=True)
 
 
 def that_run(made: dict[str, Callable[[], Function]], where: str) -> dict[str, Function]:
-    """What can be made and run on this machine; of all else, why not is printed."""
+    """The functions that can be made and run on this machine; for the others the reason is printed."""
     functions: dict[str, Function] = {}
     for name, make in made.items():
         try:
@@ -106,12 +106,12 @@ def that_run(made: dict[str, Callable[[], Function]], where: str) -> dict[str, F
 def random_inputs(
     shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float16, *, count: int = 3
 ) -> tuple[Tensor, ...]:
-    """Random normal query, key and value, or as many as `count`; zeros would run faster than real data."""
+    """Random normal query, key and value, or `count` tensors; zeros would run faster than real data."""
     return tuple(torch.randn(shape, device=device, dtype=dtype) for _ in range(count))
 
 
 def fitting(lengths: tuple[int, ...], batch: int, heads: int, device: str) -> list[int]:
-    """The lengths whose score matrices, eight at a time at the most, fit in the memory that is free."""
+    """The lengths whose score matrices, at most eight at a time, fit in the free memory."""
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else math.inf
     needed = {length: 8 * costs.score_matrix_bytes(batch, heads, length, length, 4) for length in lengths}
     for length, count in needed.items():
@@ -126,7 +126,7 @@ def fitting(lengths: tuple[int, ...], batch: int, heads: int, device: str) -> li
 def interleaved(
     functions: dict[str, Function], base: str, runs: int, *, once: tuple[str, ...] = (), **options: float
 ) -> dict[str, tuple[Timing, list[float]]]:
-    """Of each function its median time over the runs, and in each run how many times as fast as `base` it is; those
+    """By function the median time over the runs, and in each run how many times as fast as `base` it is; functions
     named in `once` take part in the first run only. options: for `timing.compare`."""
     times: dict[str, list[Timing]] = {name: [] for name in functions}
     ratios: dict[str, list[float]] = {name: [] for name in functions}
@@ -163,7 +163,8 @@ class Launched(NamedTuple):
 
 
 def resources(launched: Mapping[Hashable, Launched], arch: str) -> dict[Hashable, Row]:
-    """By key: columns of what a kernel takes of a multiprocessor, as the compiler says, and how many blocks fit."""
+    """By key: columns of a kernel's resources, as the compiler reports them, and how many of its blocks fit on a
+    multiprocessor."""
 
     def of_one(one: Launched) -> Row:
         found = nvrtc.compile_kernel(one.source, arch, one.options).resources[one.kernel]
@@ -185,14 +186,14 @@ def resources(launched: Mapping[Hashable, Launched], arch: str) -> dict[Hashable
 
 
 def require_close(name: str, out: Tensor, expected: Tensor, *, at_most: float = MAX_ERROR) -> None:
-    """Raise RuntimeError unless the output is right; `checks` tests more closely."""
+    """Raises RuntimeError unless the output is right; `checks` tests more closely."""
     error = (out - expected).abs().max().item()
     if not error <= at_most:
         raise RuntimeError(f"{name} is off by {error:.2e} from plain torch (at most {at_most}): not timed")
 
 
 def require_right(name: str, out: Tensor, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> None:
-    """Raise RuntimeError unless 32 rows of the output, the first and last among them, are those of fp32 torch."""
+    """Raises RuntimeError unless 32 rows of the output, the first and last among them, equal fp32 torch."""
     query_length, key_length, device = query.shape[2], key.shape[2], query.device
     rows = torch.linspace(0, query_length - 1, min(query_length, 32)).long().to(device)
     head = torch.zeros((), dtype=torch.long, device=device)

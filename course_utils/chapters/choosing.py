@@ -301,8 +301,8 @@ def kept_by_head() -> dict[str, dict[str, float]]:
     }
     found: dict[str, dict[str, float]] = {head: {} for head in HEADS}
     for name, pattern in designs.items():
-        kept = attention_maps.kept_mass(maps, pattern.mask(512))
-        for head, share in zip(HEADS, kept, strict=True):
+        shares = attention_maps.kept_mass(maps, pattern.mask(512))
+        for head, share in zip(HEADS, shares, strict=True):
             found[head][name] = round(100 * float(share))
     return found
 
@@ -312,7 +312,7 @@ def kept_mass() -> str:
     found = kept_by_head()
     plots.grouped_bars(found, "% of the attention kept", colours=(plots.BLUE, plots.ORANGE, plots.SKY))
     plt.show()
-    rows = [{"head": head} | {name: f"{share}%" for name, share in kept.items()} for head, kept in found.items()]
+    rows = [{"head": head} | {name: f"{share}%" for name, share in shares.items()} for head, shares in found.items()]
     show.table(rows, "share of the attention that the pattern keeps, by head; 512 tokens", folded=True)
     return min(found, key=lambda head: found[head]["window 64"])
 

@@ -71,13 +71,13 @@ def _told(forgotten: store.Forgotten) -> str:
 
 def _report(slug: str) -> str:
     """The whole course, or one chapter."""
-    kept = store.overview()
-    states = chapter_states(kept)
-    steps, guesses = next_steps(states, slug), pages.guesses_in_words(kept)
+    overview = store.overview()
+    states = chapter_states(overview)
+    steps, guesses = next_steps(states, slug), pages.guesses_in_words(overview)
     if slug:
-        state = chapter_state(slug, kept)
+        state = chapter_state(slug, overview)
         return pages.chapter_text(state, (), steps, [guesses, *_lost([state])])
-    return pages.course_text(states, achievements(kept), steps, [guesses, *_exercises(states), *_lost(states)])
+    return pages.course_text(states, achievements(overview), steps, [guesses, *_exercises(states), *_lost(states)])
 
 
 def _exercises(states: Sequence[ChapterState]) -> list[str]:

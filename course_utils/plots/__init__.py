@@ -39,9 +39,9 @@ from course_utils.plots.deepseek_sparse import (
 from course_utils.plots.flash_attention_minimal.backward import (
     backward_walks,
     gradient_errors,
-    kept_for_backward,
     products,
     score_gradients,
+    stored_for_backward,
 )
 from course_utils.plots.flash_attention_minimal.forward import (
     PEERS_FP32,
@@ -181,7 +181,7 @@ __all__ = [
     "growing_bytes",
     "index_scores",
     "chosen_by_fp8",
-    "kept_for_backward",
+    "stored_for_backward",
     "kernel_colours",
     "ladder",
     "latent_attention",

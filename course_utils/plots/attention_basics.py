@@ -199,13 +199,13 @@ def added_by_shuffles(lanes: int = 32) -> Axes:
     for step, distance in enumerate(distances):
         for lane in range(lanes):
             for source in (lane, lane ^ distance):
-                kept = lane < distance
-                look = {"color": BLUE if kept else PALE, "linewidth": 0.8 if kept else 0.4, "zorder": 1 + kept}
+                counts = lane < distance
+                look = {"color": BLUE if counts else PALE, "linewidth": 0.8 if counts else 0.4, "zorder": 1 + counts}
                 ax.plot([source, lane], [step, step + 1], **look)
         ax.text(lanes + 0.3, step + 0.5, f"⊕ {distance}", va="center", color=GREY, fontsize=9)
     for step in range(len(distances) + 1):
-        kept = lanes >> step
-        colours = [BLUE if lane < kept else PALE for lane in range(lanes)]
+        working = lanes >> step
+        colours = [BLUE if lane < working else PALE for lane in range(lanes)]
         ax.scatter(range(lanes), [step] * lanes, color=colours, s=16, zorder=3)
     ax.set(xlim=(-0.8, lanes + 2.5), ylim=(len(distances) + 0.3, -0.4), xlabel="lane")
     ax.set_xticks(range(0, lanes, 4))

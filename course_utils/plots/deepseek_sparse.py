@@ -166,15 +166,15 @@ def gathered_tile(chosen: Sequence[int] = (1, 2, 6, 11, 17), tokens: int = 20) -
     return figure
 
 
-def chosen_by_fp8(kept: Mapping[str, tuple[float, float]]) -> Figure:
+def chosen_by_fp8(shares: Mapping[str, tuple[float, float]]) -> Figure:
     """Percent of the right keys that 8 bits choose, a pair of bars for each case: without and with the Hadamard
     transform."""
-    figure, ax = plt.subplots(figsize=(7.5, 0.42 * len(kept) + 1.1))
+    figure, ax = plt.subplots(figsize=(7.5, 0.42 * len(shares) + 1.1))
     for number, (name, colour) in enumerate({"without": GREY, "with Hadamard transform": BLUE}.items()):
-        places = [row + 0.38 * (number - 0.5) for row in range(len(kept))]
-        bars = ax.barh(places, [pair[number] for pair in kept.values()], height=0.36, color=colour, label=name)
+        places = [row + 0.38 * (number - 0.5) for row in range(len(shares))]
+        bars = ax.barh(places, [pair[number] for pair in shares.values()], height=0.36, color=colour, label=name)
         ax.bar_label(bars, fmt="%.0f", fontsize=8, padding=2)
-    ax.set_yticks(range(len(kept)), list(kept))
+    ax.set_yticks(range(len(shares)), list(shares))
     ax.invert_yaxis()
     ax.set(xlabel="% of the right keys", xlim=(0, 108))
     figure.legend(loc="outside upper center", ncols=2, fontsize=9)
@@ -353,13 +353,13 @@ def mass_kept(ks: Sequence[int], curves: Mapping[str, Sequence[float]]) -> Axes:
     return ax
 
 
-def warm_up(losses: Sequence[float], kept: Sequence[float], steps: Sequence[int], best: float) -> Figure:
+def warm_up(losses: Sequence[float], mass: Sequence[float], steps: Sequence[int], best: float) -> Figure:
     """The KL divergence and the percent of the mass on 8 keys over the steps of a warm-up. best: the oracle's
     percent."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 2.8))
     left.plot(steps, losses)
     left.set(yscale="log", xlabel="step of the warm-up", ylabel="KL")
-    right.plot(steps, kept)
+    right.plot(steps, mass)
     right.axhline(best, color=INK, linewidth=1)
     right.text(steps[-1], best + 2, "oracle", ha="right", va="bottom", fontsize=9)
     right.set(xlabel="step of the warm-up", ylabel="% of the mass on 8 keys", ylim=(0, 100))

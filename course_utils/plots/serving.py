@@ -99,8 +99,8 @@ def pieces_of_sequences(panels: Mapping[str, Sequence[tuple[int, int]]], across:
     return figure
 
 
-def tree_and_mask(parents: Sequence[int], seen: Tensor, words: Sequence[str]) -> Figure:
-    """A tree of tokens, and the tokens that each one sees: parents and words of each, seen bool [tokens, tokens]."""
+def tree_and_mask(parents: Sequence[int], visible: Tensor, words: Sequence[str]) -> Figure:
+    """A tree of tokens, and the tokens that each one sees: parents and words of each, visible bool [tokens, tokens]."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.0), width_ratios=(1.3, 1))
     depth, place = [], []
     for i, parent in enumerate(parents):
@@ -115,7 +115,7 @@ def tree_and_mask(parents: Sequence[int], seen: Tensor, words: Sequence[str]) ->
         left.text(*at[i], f"{i}: {words[i]}", ha="center", va="center", fontsize=9, color=ON_MARK, bbox=box)
     left.set(xlim=(-0.5, max(depth) + 0.5), ylim=(1, 0))
     left.axis("off")
-    for i, row in enumerate(seen.tolist()):
+    for i, row in enumerate(visible.tolist()):
         for t, visible in enumerate(row):
             right.add_patch(
                 Rectangle((t, i), 1, 1, facecolor=BLUE if visible else "none", edgecolor=GREY, linewidth=0.6)

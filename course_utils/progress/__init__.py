@@ -1,4 +1,4 @@
-"""What a learner has done: chapters run, questions answered, exercises graded, and what that amounts to.
+"""A learner's progress: chapters run, questions answered, exercises graded, and the achievements for them.
 
 `course_utils.widgets` has the cards for notebooks, `finish_chapter` and `show_progress`.
 """

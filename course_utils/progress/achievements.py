@@ -18,7 +18,7 @@ _CHAPTER, _QUESTION, _EXERCISE = "chapter", "question", "exercise"
 
 @dataclass(frozen=True)
 class Achievement:
-    """One achievement. done of `of` pieces are there; when: the date of the piece that completed it (UTC)."""
+    """One achievement. done of `of` pieces are complete; when: the date of the last piece (UTC)."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ class Achievement:
 
 @dataclass(frozen=True)
 class _Rule:
-    """pieces: of which `enough` are asked, all if it is 0."""
+    """pieces: `enough` of them are needed, all if it is 0."""
 
     name: str
     description: str
@@ -47,12 +47,12 @@ class _Rule:
     enough: int = 0
 
 
-def achievements(kept: Overview) -> tuple[Achievement, ...]:
+def achievements(overview: Overview) -> tuple[Achievement, ...]:
     """All achievements of the course, reached or not, in its order."""
     done: dict[Piece, datetime] = {
-        **{(_CHAPTER, slug): one.first_at for slug, one in finished(kept).items()},
-        **{(_QUESTION, one.question): one.right_at for one in kept.questions if one.right_at},
-        **{(_EXERCISE, one.exercise): one.best_at for one in kept.exercises if one.best.full},
+        **{(_CHAPTER, slug): one.first_at for slug, one in finished(overview).items()},
+        **{(_QUESTION, one.question): one.right_at for one in overview.questions if one.right_at},
+        **{(_EXERCISE, one.exercise): one.best_at for one in overview.exercises if one.best.full},
     }
     return tuple(_judged(rule, done) for rule in _RULES)
 
@@ -78,12 +78,12 @@ def _questions(*numbers: str) -> list[Piece]:
 
 
 def _exercises(*names: str) -> list[Piece]:
-    """The exercises of these names; all if there is none."""
+    """The exercises of these names; without names all."""
     return [(_EXERCISE, one) for one in EXERCISE_IDS if not names or one.split("/")[1] in names]
 
 
 def _slugs(numbers: tuple[str, ...]) -> list[str]:
-    """The chapters of these numbers; all if there is none."""
+    """The chapters of these numbers; without numbers all."""
     return [one.slug for one in CHAPTERS if not numbers or one.number in numbers]
 
 

@@ -1,4 +1,4 @@
-"""Links from the notebook that is running to the course's other notebooks."""
+"""Links from the running notebook to the course's other notebooks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def href(path: str, heading: str = "") -> str:
-    """A link to a notebook as seen from the working folder, which in Jupyter is the notebook's own; "" if it is not
-    there, as in an installation without the notebooks.
+    """A link to a notebook, relative to the working folder, which in Jupyter is the notebook's own; "" if the file does
+    not exist, as in an installation without the notebooks.
 
     path: relative to the course's folder, which is the working folder or one above it. heading: of a section, with or
     without its number ("Questions").
@@ -24,9 +24,8 @@ def href(path: str, heading: str = "") -> str:
 
 
 def _anchor(file: Path, heading: str) -> str:
-    """The section's anchor as JupyterLab makes it from its heading; "" if there is no such section, or the notebook
-    cannot be read, as one that is being saved.
-    """
+    """The section's anchor as JupyterLab makes it from its heading; "" if there is no such section, or if the notebook
+    cannot be read, such as one that is being saved."""
     try:
         cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
     except (OSError, ValueError, KeyError):

@@ -1,4 +1,4 @@
-"""A learner's progress as HTML and as plain text: one chapter's card, and that of the whole course.
+"""A learner's progress as HTML and as plain text: the card of one chapter, and the card of the whole course.
 
 The HTML has no styles of its own: the page around it brings them, widgets.css in the widget.
 """
@@ -74,7 +74,7 @@ def chapter_page(state: ChapterState, new: Sequence[Achievement], steps: Sequenc
 def chapter_text(
     state: ChapterState, new: Sequence[Achievement], steps: Sequence[Step], details: Sequence[str] = ()
 ) -> str:
-    """The same as plain text. details: more lines, after the exercises."""
+    """The chapter's page as plain text. details: more lines, after the exercises."""
     lines = [chapter_title(state), chapter_summary(state, new)]
     lines += _block("Open questions", (f"{catalog.title(one)} ({one})" for one in state.open_questions))
     lines += _block("Exercises", (f"{one}: {points(standing)}" for one, standing in state.exercises.items()))
@@ -83,15 +83,15 @@ def chapter_text(
     return "\n".join([*lines, *_next_lines(steps)])
 
 
-def guesses_in_words(kept: Overview) -> str:
-    """How many figures were guessed, and how many at once to within a factor of two; "" if none was."""
-    if not kept.guesses:
+def guesses_in_words(overview: Overview) -> str:
+    """How many figures were guessed, and how many within a factor of two at the first guess; "" without guesses."""
+    if not overview.guesses:
         return ""
-    return f"Guesses: {len(kept.guesses)}, within a factor of two: {sum(one.close for one in kept.guesses)}."
+    return f"Guesses: {len(overview.guesses)}, within a factor of two: {sum(one.close for one in overview.guesses)}."
 
 
 def points(standing: Standing | None) -> str:
-    """What an exercise's best attempt earned: "12 of 20 points"."""
+    """The points of an exercise's best attempt: "12 of 20 points"."""
     return f"{standing.best.earned} of {standing.best.points} points" if standing else "not graded yet"
 
 
@@ -131,7 +131,7 @@ def course_text(
     steps: Sequence[Step],
     details: Sequence[str] = (),
 ) -> str:
-    """The same as plain text. details: more lines, after the table of the chapters."""
+    """The course's page as plain text. details: more lines, after the table of the chapters."""
     table = [("chapter", "run to its end", "questions", "exercises")]
     for state in states:
         right = _share(state.questions_right, len(state.questions))
@@ -167,7 +167,7 @@ def _share(done: int, of: int) -> str:
 
 
 def _block(heading: str, lines: Iterable[str]) -> list[str]:
-    """A heading and its lines, those that are too long continued below; nothing if there is none."""
+    """A heading and its lines, long ones wrapped; nothing if there are no lines."""
     wrapped = textwrap.TextWrapper(
         COLUMNS, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
     )
@@ -184,7 +184,7 @@ def _row(heading: str, *cells: str) -> str:
 
 
 def _bar(label: str, done: int, of: int, words: str = "") -> str:
-    """A bar, and what it shows in words."""
+    """A bar, and its meaning in words."""
     if not of:
         return NONE
     bar = f'<progress max="{of}" value="{min(done, of)}" aria-label="{escape(label)}"></progress>'

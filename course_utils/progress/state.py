@@ -18,7 +18,7 @@ ONE_NOTEBOOK_UNTIL = datetime(2026, 11, 25, tzinfo=UTC)  # then some chapters go
 class ChapterState:
     """One chapter: whether it was run to its end, its questions and its exercises by id, in their order.
 
-    None where a question was not answered, or an exercise not graded. Ids in the store that this edition of the course
+    None: the question was not answered, or the exercise not graded. Ids in the store that this edition of the course
     does not have are left out.
     """
 
@@ -29,22 +29,22 @@ class ChapterState:
 
     @property
     def open_questions(self) -> list[str]:
-        """Those without a right answer so far."""
-        return [one for one, kept in self.questions.items() if kept is None or kept.right_at is None]
+        """The questions without a right answer so far."""
+        return [one for one, record in self.questions.items() if record is None or record.right_at is None]
 
     @property
     def open_exercises(self) -> list[str]:
-        """Those without all their points so far."""
-        return [one for one, kept in self.exercises.items() if kept is None or not kept.best.full]
+        """The exercises without all their points so far."""
+        return [one for one, record in self.exercises.items() if record is None or not record.best.full]
 
     @property
     def questions_right(self) -> int:
-        """How many have a right answer."""
+        """How many questions have a right answer."""
         return len(self.questions) - len(self.open_questions)
 
     @property
     def exercises_done(self) -> int:
-        """How many have all their points."""
+        """How many exercises have all their points."""
         return len(self.exercises) - len(self.open_exercises)
 
 
@@ -60,38 +60,38 @@ class Step:
     heading: str = ""
 
 
-def chapter_state(slug: str, kept: Overview) -> ChapterState:
-    """Raises LookupError for a chapter that does not exist."""
-    exercises = {one.exercise: one for one in kept.exercises}
-    questions = {one.question: one for one in kept.questions}
+def chapter_state(slug: str, overview: Overview) -> ChapterState:
+    """The state of one chapter. Raises LookupError for a chapter that does not exist."""
+    exercises = {one.exercise: one for one in overview.exercises}
+    questions = {one.question: one for one in overview.questions}
     return ChapterState(
         chapter=chapter(slug),
-        finished=finished(kept).get(slug),
+        finished=finished(overview).get(slug),
         questions={one: questions.get(one) for one in question_ids(slug)},
         exercises={one: exercises.get(one) for one in exercises_of_notebook(slug)},
     )
 
 
-def finished(kept: Overview) -> dict[str, Finished]:
+def finished(overview: Overview) -> dict[str, Finished]:
     """The chapters that were run to their end, by slug.
 
     A chapter that was finished when it still had one notebook was finished whole, with what is in its second one now.
     """
-    runs = {one.slug: one for one in kept.chapters}
+    runs = {one.slug: one for one in overview.chapters}
     whole = {slug: one for slug, one in runs.items() if one.first_at < ONE_NOTEBOOK_UNTIL}
     return {one.slug: whole[one.of] for one in CHAPTERS if one.of in whole} | runs
 
 
-def chapter_states(kept: Overview) -> list[ChapterState]:
+def chapter_states(overview: Overview) -> list[ChapterState]:
     """All chapters, in the order of the course."""
-    return [chapter_state(one.slug, kept) for one in CHAPTERS]
+    return [chapter_state(one.slug, overview) for one in CHAPTERS]
 
 
 def next_steps(states: list[ChapterState], slug: str = "") -> list[Step]:
-    """At most one chapter with open questions, one exercise, one chapter to run; none once everything is done.
+    """At most one chapter with open questions, one exercise and one chapter to run; empty once everything is done.
 
-    slug: the chapter where the learner is: what is open in it and behind it comes before what was left open earlier. A
-    chapter that stands beside the way is run last.
+    slug: the learner's current chapter: its open parts and the later chapters' come before what was left open earlier.
+    A side chapter is run last.
     """
     here = next((n for n, state in enumerate(states) if state.chapter.slug == slug), 0)
     ahead = states[here:] + states[:here]

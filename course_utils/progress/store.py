@@ -1,4 +1,4 @@
-"""What a learner has done so far, kept in one SQLite file outside the repository.
+"""A learner's progress in one SQLite file outside the repository.
 
 The file is `$XDG_DATA_HOME/attention-kernels/progress.db`, by default below `~/.local/share`. Each update is one
 transaction, on disk before the function returns: a killed process or several at once lose nothing. It uses a rollback
@@ -107,12 +107,12 @@ ON CONFLICT (asked) DO UPDATE SET times = times + 1, last = excluded.last, last_
 
 
 class ProgressError(RuntimeError):
-    """The file with the progress cannot be read or written; the message says which and what to do."""
+    """The progress file cannot be read or written; the message says which and what to do."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What is kept about one exercise: number of attempts, the best and the last result, and when (UTC)."""
+    """The record of one exercise: number of attempts, the best and the last result, and when (UTC)."""
 
     exercise: str
     attempts: int
@@ -124,9 +124,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class Answered:
-    """What is kept about one question: number of answers, the first right one's date (UTC; None: not right yet), and
-    the last answer: whether it was right, what it was (what JSON can hold), and the seed the question was drawn with.
-    """
+    """The record of one question: number of answers, the date of the first right one (UTC; None: not right yet), and
+    the last answer: whether it was right, the answer itself (JSON data), and the seed of the question's figures."""
 
     question: str
     attempts: int
@@ -149,8 +148,8 @@ class Finished:
 
 @dataclass(frozen=True)
 class Guessed:
-    """What is kept about one guess: the question, how often it was guessed, the first guess with the value that it was
-    compared with (None: there was none), the last guess, and when (UTC). Numbers, or options in words."""
+    """The record of one guess: the question, how often it was guessed, the first guess with the true value (None: there
+    was none), the last guess, and when (UTC). Numbers, or options in words."""
 
     asked: str
     times: int
@@ -170,7 +169,7 @@ class Guessed:
 
 @dataclass(frozen=True)
 class Overview:
-    """Everything that is kept, each in order of ids. seed: the learner's; None before it was drawn."""
+    """The whole progress, each part in order of ids. seed: the learner's; None before it was drawn."""
 
     exercises: tuple[Standing, ...] = ()
     questions: tuple[Answered, ...] = ()
@@ -190,7 +189,7 @@ class Forgotten:
 
 
 def progress_file() -> Path:
-    """Where the progress is kept."""
+    """The path of the progress file."""
     home = os.environ.get("XDG_DATA_HOME", "")
     if not os.path.isabs(home):  # as the XDG specification asks
         home = os.path.expanduser("~/.local/share")
@@ -208,10 +207,10 @@ def record_exercise(result: Result) -> None:
 
 
 def record_answer(question_id: str, right: bool, answer: object, seed: int) -> None:
-    """Add one answer to the question `<chapter's slug>/<name>`. When it returns, the answer is on disk.
+    """Adds one answer to the question `<chapter's slug>/<name>`. When it returns, the answer is on disk.
 
-    answer: what JSON can hold. seed: that the question was drawn with. Raises ProgressError, and ValueError for an
-    answer that JSON cannot hold.
+    answer: JSON data. seed: of the question's figures. Raises ProgressError, and ValueError for an answer that JSON
+    cannot hold.
     """
     try:
         text = json.dumps(answer, ensure_ascii=False, allow_nan=False)
@@ -230,23 +229,23 @@ def record_finished(slug: str) -> None:
 
 
 def record_guess(asked: str, guess: float | str, value: float | str | None) -> None:
-    """Add one guess at the answer to the question `asked`, and the value that was found. Raises ProgressError."""
+    """Adds one guess at the answer to the question `asked`, and the true value. Raises ProgressError."""
     texts = {"guess": json.dumps(guess), "value": json.dumps(value)}
     with _store(write=True) as store:
         store.execute(_RECORD_GUESS, {"asked": asked, **texts, "now": _now()})
 
 
 def learner_seed() -> int:
-    """The seed that this learner's questions are drawn with: drawn once and kept; ATTENTION_KERNELS_SEED wins.
+    """The seed of this learner's questions: drawn once and stored; ATTENTION_KERNELS_SEED overrides it.
 
-    Raises ProgressError, and ValueError if the environment variable is no whole number from 0.
+    Raises ProgressError, and ValueError if the environment variable is not a non-negative integer.
     """
     if given := os.environ.get(SEED_VARIABLE):
         if not (given.isascii() and given.isdigit()):
             raise ValueError(f"{SEED_VARIABLE}: got {given!r}, takes a whole number from 0")
         return int(given)
-    if (kept := overview().seed) is not None:
-        return kept
+    if (seed := overview().seed) is not None:
+        return seed
     with _store(write=True) as store:
         # Another process may have drawn one by now: then that one stays.
         store.execute("INSERT OR IGNORE INTO learner VALUES (1, ?)", (secrets.randbelow(SEEDS),))
@@ -254,7 +253,7 @@ def learner_seed() -> int:
 
 
 def overview() -> Overview:
-    """Everything that is kept, as it was at one moment. Raises ProgressError."""
+    """The whole progress at one moment. Raises ProgressError."""
     if not _exists():
         return Overview()
     with _store() as store:
@@ -284,8 +283,8 @@ def overview() -> Overview:
 
 
 def export() -> str:
-    """Everything that is kept, as JSON. Raises ProgressError."""
-    kept = overview()
+    """The whole progress as JSON. Raises ProgressError."""
+    found = overview()
     exercises = [
         {
             "exercise": standing.exercise,
@@ -295,7 +294,7 @@ def export() -> str:
             "last_at": standing.last_at.isoformat(),
             "last": json.loads(standing.last.to_json()),
         }
-        for standing in kept.exercises
+        for standing in found.exercises
     ]
     questions = [
         {
@@ -307,7 +306,7 @@ def export() -> str:
             "seed": answered.seed,
             "last_at": answered.last_at.isoformat(),
         }
-        for answered in kept.questions
+        for answered in found.questions
     ]
     chapters = [
         {
@@ -316,7 +315,7 @@ def export() -> str:
             "first_at": finished.first_at.isoformat(),
             "last_at": finished.last_at.isoformat(),
         }
-        for finished in kept.chapters
+        for finished in found.chapters
     ]
     guesses = [
         {
@@ -327,11 +326,11 @@ def export() -> str:
             "last": guessed.last,
             "last_at": guessed.last_at.isoformat(),
         }
-        for guessed in kept.guesses
+        for guessed in found.guesses
     ]
     everything = {
         "version": SCHEMA_VERSION,
-        "seed": kept.seed,
+        "seed": found.seed,
         "exercises": exercises,
         "questions": questions,
         "chapters": chapters,
@@ -363,7 +362,7 @@ def _exists() -> bool:
 
 @contextmanager
 def _store(*, write: bool = False) -> Iterator[sqlite3.Connection]:
-    """One transaction on the store, made where it does not exist. Whatever goes wrong becomes a ProgressError."""
+    """One transaction on the store, which is created if it does not exist. Any error becomes a ProgressError."""
     path = progress_file()
     try:
         if write:
@@ -401,7 +400,7 @@ def _migrate(store: sqlite3.Connection) -> None:
 
 
 def _version(store: sqlite3.Connection) -> int:
-    """The version of the store's tables; 0 if there are none yet."""
+    """The version of the store's tables; 0 without tables."""
     version = store.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise ProgressError(
@@ -418,7 +417,7 @@ def _seed(store: sqlite3.Connection) -> int | None:
 
 
 def _rank(result: Result) -> tuple[bool, int]:
-    """Orders results: a bonus does not make up for a part that is wrong."""
+    """Orders results: a bonus does not make up for a wrong part."""
     return result.full, result.earned
 
 

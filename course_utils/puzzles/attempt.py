@@ -1,4 +1,4 @@
-"""Grades what a learner wrote for a puzzle, and says how it went."""
+"""Grades a learner's text for a puzzle, and makes the page with the result."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ FIRST_LINE = "// below: %%puzzle"  # stands for the cell's first line, so that a
 
 
 def attempt(puzzle: Puzzle, kernel: str, *, seed: int | None = None, device: str | None = None) -> Result:
-    """The grade of a kernel's text, as of an exercise's file. seed, device: as for `grade_submission`; by default the
-    GPU where there is one.
-    """
+    """The grade of a kernel's text, like an exercise's file. seed, device: as for `grade_submission`; by default the
+    GPU if there is one."""
     name = f"{puzzle.task.name}.cu"
     submission = Submission(puzzle.task.id, f"{FIRST_LINE}\n{kernel}", statuses={name: "ok"})
     task = replace(puzzle.task, place="this cell")
@@ -29,7 +28,7 @@ def attempt(puzzle: Puzzle, kernel: str, *, seed: int | None = None, device: str
 
 
 def page(puzzle: Puzzle, result: Result) -> str:
-    """HTML: what is right or wrong, then a hint and the solution to open. It has its styles with it."""
+    """HTML with its styles: what is right or wrong, then a hint and the solution, both folded."""
     said = "<p><strong>Right.</strong></p>"
     if not result.full:
         diagnosis = result.diagnosis

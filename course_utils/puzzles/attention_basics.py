@@ -29,7 +29,7 @@ def _grid(heads: int, L_q: int, L_k: int) -> tuple[int, int, int]:
 
 
 def _product(generator: torch.Generator, part: str, shape: tuple[int, int, int, int, int]) -> Case:
-    """shape: B, H, L_q, L_k, d. The scale is not 1/√d."""
+    """One case of the product. shape: B, H, L_q, L_k, d. The scale is not 1/√d."""
     B, H, L_q, L_k, d = shape
     Q, K = torch.randn(B, H, L_q, d, generator=generator), torch.randn(B, H, L_k, d, generator=generator)
     scale = float(np.float32(d**-0.5 * (0.4 + 0.4 * torch.rand((), generator=generator).item())))
@@ -54,12 +54,12 @@ def _without_scale(case: Case) -> Mapping[str, Tensor]:
 
 
 def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
-    """1/√d in the place of the scale."""
+    """The result with 1/√d in place of the scale."""
     return {"S": _without_scale(case)["S"] * case.inputs["Q"].shape[-1] ** -0.5}
 
 
 def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
-    """K[j + c]: row j of K taken to begin at its number j."""
+    """The result of reading K[j + c]: row j of K begins at its number j."""
     Q, K = case.inputs["Q"].double(), case.inputs["K"].double()
     return {"S": case.facts["scale"] * Q @ overlapping_rows(K).mT}
 
@@ -86,20 +86,20 @@ def _softmaxes(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case
 
 
 def _without_maximum(case: Case) -> Mapping[str, Tensor] | None:
-    """In fp32, in which exp overflows. A row without keys is another question."""
+    """The result in fp32, where exp overflows. Rows without keys are left out."""
     S = case.inputs["S"]
     weights = torch.exp(S)
     return None if S.isneginf().any() else {"P": (weights / weights.sum(dim=-1, keepdim=True)).double()}
 
 
 def _exponentials(case: Case) -> Tensor:
-    """e^(S − m) as fp32 has it, 0 in a row without keys."""
+    """e^(S − m) in fp32, 0 in a row without keys."""
     S = case.inputs["S"]
     return torch.exp(S - S.amax(dim=-1, keepdim=True)).nan_to_num(0).double()
 
 
 def _own_lanes_sum(case: Case) -> Mapping[str, Tensor]:
-    """Each lane divides by the sum of every 32nd weight, its own."""
+    """The result if each lane divides by its own sum, of every 32nd weight."""
     weights = _exponentials(case)
     sums = torch.stack([weights[:, lane::32].sum(dim=-1) for lane in range(min(32, weights.shape[1]))], dim=-1)
     own = sums.repeat(1, ceil_div(weights.shape[1], sums.shape[1]))[:, : weights.shape[1]]
@@ -136,7 +136,7 @@ def _masks(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
 
 
 def _with_shift(shift: Callable[[int, int], int]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What a mask with another shift than L_k − L_q leaves; `shift` takes L_q and L_k."""
+    """The result of a mask with another shift than L_k − L_q; `shift` takes L_q and L_k."""
     return lambda case: {"S": _hidden(case.facts["S"], shift(*case.facts["S"].shape[2:])).double()}
 
 

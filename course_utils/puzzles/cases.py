@@ -1,4 +1,4 @@
-"""What the cases and the mistakes of several puzzles are made with."""
+"""Tensors for the cases and mistakes of several puzzles."""
 
 from __future__ import annotations
 
@@ -17,27 +17,25 @@ K_ONE_APART = "row j of K is read from number j of K on, not from j · d"
 OWN_ROW_OF_V = "each weight is multiplied by the query's row of V, not the key's"
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor | None = None) -> Tensor:
-    """softmax(scale · Q Kᵀ) V in the dtype of its inputs. seen: bool, which keys a query sees; None: all. NaN,
+def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, visible: Tensor | None = None) -> Tensor:
+    """softmax(scale · Q Kᵀ) V in the dtype of its inputs. visible: bool, which keys a query sees; None: all. NaN,
     as 0 / 0 is, where it sees none.
     """
     scores = scale * query @ key.mT
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -torch.inf)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
     return torch.softmax(scores, dim=-1) @ value
 
 
 def overlapping_rows(matrix: Tensor) -> Tensor:
-    """What a kernel takes for the rows of `[..., rows, d]` that reads M[j + c] for M[j * d + c]: row j begins at number
-    j of the matrix, and d numbers follow.
-    """
+    """The rows of `[..., rows, d]` that a kernel reads as M[j + c] in place of M[j * d + c]: row j begins at number j
+    of the matrix."""
     rows, d = matrix.shape[-2:]
     return matrix.flatten(-2).unfold(-1, d, 1)[..., :rows, :]
 
 
 def own_row_of_V(case: Case) -> Mapping[str, Tensor] | None:
-    """V[i * d + c]: each weight times the query's row of V, so a mean of equal rows. Where there is no such row, other
-    memory is read.
-    """
+    """The result of V[i * d + c]: each weight times the query's row of V, so a mean of equal rows. A row past the end
+    of V reads other memory."""
     V, L_q = case.inputs["V"].double(), case.inputs["Q"].shape[-2]
     return {"O": V[..., :L_q, :]} if L_q <= V.shape[-2] else None

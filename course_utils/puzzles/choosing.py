@@ -45,7 +45,7 @@ def _by_heads(q: Tensor, K: Tensor, V: Tensor, scale: float, heads: Tensor) -> T
 
 
 def _reading(heads: Callable[[int, int], Tensor]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What a kernel gives whose heads read others; heads: of K and V, by H and H_kv."""
+    """The mistake of reading other heads; heads: of K and V, by H and H_kv."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         q, K, V = (case.inputs[name].double() for name in ("q", "K", "V"))
@@ -77,7 +77,7 @@ def _split(generator: torch.Generator, part: str, T: int, parts: int) -> Case:
 
 
 def _of_spans(q: Tensor, K: Tensor, V: Tensor, scale: float, spans: list[tuple[int, int]]) -> dict[str, Tensor]:
-    """O [parts, d] and LSE [parts] of the keys from the first to the second number of each span, without that one."""
+    """O [parts, d] and LSE [parts] of the keys in each span [first, end)."""
     out, lse = q.new_zeros(len(spans), q.shape[1]), q.new_full((len(spans),), -torch.inf)
     for part, (first, end) in enumerate(spans):
         if first < end:
@@ -87,7 +87,7 @@ def _of_spans(q: Tensor, K: Tensor, V: Tensor, scale: float, spans: list[tuple[i
 
 
 def _spanning(spans: Callable[[int, int], list[tuple[int, int]]]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What a kernel gives whose parts are others; spans: by T and the number of parts."""
+    """The mistake of other parts; spans: by T and the number of parts."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         q, K, V = (case.inputs[name].double() for name in ("q", "K", "V"))
@@ -101,7 +101,7 @@ def _floor(T: int, parts: int) -> list[tuple[int, int]]:
 
 
 def _splits(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
-    """Whole parts; a last one that is shorter; and so many that the last ones have no key."""
+    """Cases with whole parts, with a shorter last part, and with parts that have no key."""
     keys = drawn(generator, 5, 9)
     return [
         _split(generator, "whole", 4 * keys, 4),

@@ -26,7 +26,7 @@ EDGES = "05 DeepSeek Sparse Attention, section 7, 'Edges'"
 
 
 def _score(generator: torch.Generator, part: str, signed: bool) -> Case:
-    """signed: whether weights of heads are of either sign; else all are above 0."""
+    """One case of the indexer. signed: the heads' weights have both signs; else all are positive."""
     S, T, H, d = (drawn(generator, *span) for span in ((9, 14), (33, 60), (3, 6), (9, 20)))
     q_start = T - drawn(generator, 2, S - 2)  # the last queries see all keys, the first do not
     q, k = torch.randn(S, H, d, generator=generator), torch.randn(T, d, generator=generator)
@@ -57,7 +57,7 @@ def _scores(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
 
 
 def _scored_by(formula: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What another formula gives; it takes w [S, H] and the products [S, H, T]."""
+    """The mistake of another formula, which takes w [S, H] and the products [S, H, T]."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         found = formula(case.inputs["w"].double(), _products(case.inputs["q"], case.inputs["k"]))
@@ -100,7 +100,7 @@ def _valid(indices: Tensor, T: int) -> Tensor:
 
 
 def _attended(Q: Tensor, K: Tensor, V: Tensor, keys: Tensor, counted: Tensor, scale: float) -> Tensor:
-    """O [S, d] over the rows that keys [S, k] names, of those places that are counted; 0 where there is none."""
+    """O [S, d] over the rows in keys [S, k], counting only the places marked in `counted`; 0 if there are none."""
     rows = keys.clamp(0, len(K) - 1).long()
     scores = (scale * torch.einsum("sd,skd->sk", Q, K[rows])).masked_fill(~counted, -torch.inf)
     return torch.einsum("sk,skd->sd", torch.softmax(scores, dim=-1).nan_to_num(), V[rows])
@@ -114,7 +114,7 @@ def _listed(
     keys: Callable[[Tensor], Tensor] = lambda indices: indices,
     counted: Callable[[Tensor, Tensor], Tensor] = lambda indices, valid: valid,
 ) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What a kernel gives that takes other keys from the list, or counts other places of it."""
+    """The mistake of taking other keys from the list, or counting other places of it."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         Q, K, V = (case.inputs[name].double() for name in "QKV")
@@ -130,7 +130,8 @@ def _places(indices: Tensor) -> Tensor:
 
 
 def _score_zero(with_value: bool) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What is no key has the score 0, and weighs in the sum of weights; with_value: also a row of V, the nearest."""
+    """The result if a place without a key has the score 0 and counts in the sum of weights; with_value: it also adds
+    the nearest row of V."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         Q, K, V = (case.inputs[name].double() for name in "QKV")

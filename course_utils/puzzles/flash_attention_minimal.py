@@ -24,16 +24,15 @@ GRADIENT = "02 FlashAttention, backward, section 15, 'The formulas'"
 
 
 def _half(scores: Tensor, V: Tensor, no_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """m, l and the unnormalised O of each row of scores, for one half of the keys. no_key: the rows that see none."""
+    """m, l and the unnormalised O of each row of scores, for one half of the keys. no_key: the rows without keys."""
     m = scores.amax(dim=-1)
     p = torch.exp(scores - m[:, None]).masked_fill(no_key[:, None], 0)
     return m.masked_fill(no_key, -torch.inf), p.sum(dim=-1), p @ V
 
 
 def _halves(generator: torch.Generator, part: str, spread: float = 2.0, empty: bool = False) -> Case:
-    """spread: how far scores lie apart. empty: whether every third row has no key in its first half, and every third
-    none in its second.
-    """
+    """One case of the merge. spread: how far scores lie apart. empty: every third row has no key in its first half, and
+    every third none in its second."""
     rows, d = drawn(generator, 65, 90), drawn(generator, 9, 30)
     inputs = {}
     for half in "12":
@@ -57,7 +56,7 @@ def _merged(halves: Mapping[str, Tensor]) -> Tensor:
 
 
 def _quotient(halves: Mapping[str, Tensor], of_O: tuple[Tensor, Tensor], of_l: tuple[Tensor, Tensor]) -> Tensor:
-    """O of both halves over l of both, each half with its factor."""
+    """O of both halves divided by l of both, each half with its factor."""
     (b1, b2), (a1, a2) = of_O, of_l
     out, total = b1[:, None] * halves["O1"] + b2[:, None] * halves["O2"], a1 * halves["l1"] + a2 * halves["l2"]
     return out / total[:, None]
@@ -75,7 +74,7 @@ def _merges(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
 
 
 def _without_factors(O_scaled: bool, l_scaled: bool) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What a kernel gives that adds up the halves of O, or of l, or of both as they are."""
+    """The mistake of adding up the halves of O, of l, or of both without their factors."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         factors = _factors(case.inputs)
@@ -86,13 +85,13 @@ def _without_factors(O_scaled: bool, l_scaled: bool) -> Callable[[Case], Mapping
 
 
 def _upside_down(case: Case) -> Mapping[str, Tensor]:
-    """exp(m − m1) in place of exp(m1 − m), or each half with the other's factor: their quotient is the same."""
+    """exp(m − m1) in place of exp(m1 − m), or each half with the other's factor: both give the same quotient."""
     a1, a2 = _factors(case.inputs)
     return {"O": _quotient(case.inputs, (a2, a1), (a2, a1))}
 
 
 def _over_one_sum(first: bool, scaled: bool) -> Callable[[Case], Mapping[str, Tensor]]:
-    """Divided by l of one half, with its factor or without."""
+    """The result divided by l of one half, with its factor or without."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         a1, a2 = _factors(case.inputs)
@@ -115,7 +114,7 @@ _ONE_SUM = Diagnosis("O is divided by the sum of one half", "l of all keys has a
 
 
 def _case(generator: torch.Generator, part: str, B: int, H: int, L_q: int, L_k: int, *, large: bool = False) -> Case:
-    """large: scores of which exp overflows, and that fp32 holds exactly."""
+    """One case of the pass over keys. large: scores for which exp overflows, and that fp32 holds exactly."""
     Q, K, V = (torch.randn(B, H, length, D, generator=generator) for length in (L_q, L_k, L_k))
     scale = float(np.float32(0.15 + 0.1 * torch.rand((), generator=generator).item()))
     if large:
@@ -142,7 +141,7 @@ def _cases(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
 
 
 def _one_pass(l_rescaled: bool, O_rescaled: bool) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What a kernel gives that rescales l, or O, or neither."""
+    """The mistake of rescaling only l, only O, or neither."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         Q, K, V = (case.inputs[name].double() for name in "QKV")
@@ -164,7 +163,7 @@ def _one_pass(l_rescaled: bool, O_rescaled: bool) -> Callable[[Case], Mapping[st
 
 
 def _gradients(generator: torch.Generator, part: str, spread: float = 1.0) -> Case:
-    """spread: how far scores lie apart."""
+    """One case of the gradients. spread: how far scores lie apart."""
     L_q, L_k = drawn(generator, 17, 40), drawn(generator, 17, 40)
     S = spread * torch.randn(L_q, L_k, generator=generator)
     V, dO = (torch.randn(length, D, generator=generator) for length in (L_k, L_q))
@@ -199,7 +198,7 @@ def _without_delta(case: Case) -> Mapping[str, Tensor]:
 
 
 def _not_normalised(case: Case) -> Mapping[str, Tensor]:
-    """exp(S) in place of exp(S − LSE)."""
+    """The result with exp(S) in place of exp(S − LSE)."""
     of = case.inputs
     return {"dS": torch.exp(of["S"]) * (of["dP"] - _delta(of))}
 

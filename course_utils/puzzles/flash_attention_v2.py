@@ -34,7 +34,7 @@ def _products(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]
 
 
 def _stored_at(place: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What stands in C if a lane stores register e at place(lane, e) of its 16 · 8 numbers."""
+    """C if a lane stores register e at place(lane, e) of its 16 · 8 numbers."""
     lane, e = torch.arange(32)[:, None], torch.arange(4)
     belongs = PLACES[lane // 4 + e // 2 * 8, lane % 4 * 2 + e % 2]
 
@@ -53,7 +53,7 @@ ROWS, CHUNKS, NUMBERS = 32, 8, 8  # of a tile, of a row of it, of a chunk
 
 
 def _turned(generator: torch.Generator, part: str, tiles: int, **options: object) -> Case:
-    """No two numbers of a tile are the same."""
+    """One case of the transpose. No two numbers of a tile are the same."""
     count = ROWS * CHUNKS * NUMBERS
     order = torch.stack([torch.randperm(count, generator=generator) for _ in range(tiles)])
     x = order.half().reshape(tiles, ROWS, CHUNKS, NUMBERS)  # fp16 has each whole number up to 2048
@@ -70,7 +70,7 @@ def _turns(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
 
 
 def _banks(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether the tile goes through shared memory, and each request takes as few wavefronts as it can."""
+    """The check that the tile goes through shared memory with as few wavefronts as possible."""
     shared = [row for row in outcome.counters if row.space == "shared"]
     if not shared:
         return Diagnosis("nothing goes through shared memory", "A chunk goes into the tile, and out of it.", SWIZZLE)
@@ -87,7 +87,7 @@ def _banks(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 
 def _one_side(case: Case) -> Mapping[str, Tensor]:
-    """The chunk that lies at place c of row r, where chunk c is looked for."""
+    """The result of reading the chunk at place c of row r, where chunk c is looked for."""
     row, chunk = torch.arange(ROWS), torch.arange(CHUNKS)[:, None]
     return {"out": case.inputs["in"][:, row, chunk ^ row % 8]}
 
@@ -123,7 +123,7 @@ def _delta(case: Case) -> Tensor:
 
 
 def _with_delta(delta: Callable[[Tensor, Tensor], Tensor | float]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What a kernel gives whose Δ is delta(p, dP)."""
+    """The mistake of another Δ: delta(p, dP)."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         p, dP = torch.exp(case.inputs["S"] - case.inputs["LSE"][:, None]), case.inputs["dP"]

@@ -22,7 +22,7 @@ CHUNKS, NUMBERS = 16, 8  # of a row, of a chunk
 
 
 def _tile(generator: torch.Generator, part: str, tiles: int, rows: int) -> Case:
-    """No two chunks of a tile are the same."""
+    """One case of a tile. No two chunks of it are the same."""
     order = torch.stack([torch.randperm(rows * CHUNKS, generator=generator) for _ in range(tiles)])
     x = order.half().reshape(tiles, rows * CHUNKS, 1).expand(-1, -1, NUMBERS).contiguous()
     output = Output(_placed(x, rows, _place), torch.float16, kind="exact", axes=("tile", "chunk", "number"))
@@ -36,7 +36,7 @@ def _place(row: Tensor, chunk: Tensor, rows: int) -> Tensor:
 
 
 def _placed(x: Tensor, rows: int, place: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
-    """What stands in out if chunk `chunk` of row `row` goes to place(row, chunk, rows)."""
+    """out if chunk `chunk` of row `row` goes to place(row, chunk, rows)."""
     row, chunk = torch.arange(rows)[:, None], torch.arange(CHUNKS)
     out = torch.full_like(x, torch.nan)
     out[:, place(row, chunk, rows).flatten()] = x

@@ -1,4 +1,4 @@
-"""The cell magic %%puzzle: what stands below its line is a kernel, and is graded."""
+"""The cell magic %%puzzle: grades the kernel below its line."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def puzzle(line: str, cell: str) -> None:
 
 
 def with_a_body(lines: list[str]) -> list[str]:
-    """A cell's lines, and an empty one below a lone %%puzzle: IPython calls no cell magic without a body, and says only
-    that it is empty.
-    """
+    """A cell's lines, with an empty line after a lone %%puzzle: IPython calls no cell magic without a body, and its
+    error says only that it is empty."""
     return [lines[0].rstrip("\n") + "\n", "\n"] if len(lines) == 1 and lines[0].startswith("%%puzzle") else lines
 
 

@@ -31,9 +31,8 @@ PUZZLES = {
 
 @dataclass(frozen=True)
 class Puzzle:
-    """task: as an exercise is graded. hint: a sentence or two, without the lines themselves. stub: what stands where
-    the lines go, with its indentation left out: a comment, or wrong lines to mend.
-    """
+    """A puzzle. task: graded like an exercise's. hint: a sentence or two, without the lines themselves. stub: the text
+    in place of the lines, without indentation: a comment, or wrong lines to mend."""
 
     task: Exercise
     hint: str
@@ -47,7 +46,7 @@ class Puzzle:
 
     @property
     def lines(self) -> str:
-        """The lines to find, as far to the left as they go together."""
+        """The lines to find, without their common indentation."""
         lines, (begin, end) = self._solved()
         indent = lines[begin][: -len(lines[begin].lstrip())]
         return "\n".join(line.removeprefix(indent) for line in lines[begin + 1 : end])
@@ -59,7 +58,7 @@ class Puzzle:
 
     @property
     def solved(self) -> str:
-        """The same with the lines in their place."""
+        """The given kernel with the lines in place."""
         return self._without_head(self.lines)
 
     def _solved(self) -> tuple[list[str], tuple[int, int]]:
@@ -77,7 +76,7 @@ class Puzzle:
 
 
 def puzzle_ids(slug: str | None = None) -> list[str]:
-    """Those of a notebook, or of all: "00_start_here/guard"."""
+    """The ids of a notebook's puzzles, or of all: "00_start_here/guard"."""
     return [f"{chapter(one).home}/{name}" for one, names in PUZZLES.items() if slug in (None, one) for name in names]
 
 

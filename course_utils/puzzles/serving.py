@@ -53,7 +53,7 @@ def _ragged(generator: torch.Generator, part: str, lengths: Sequence[int], size:
 
 
 def _of_places(q: Tensor, K: Tensor, V: Tensor, facts: Mapping, places: Sequence[Place]) -> dict[str, Tensor]:
-    """O [blocks, d] and LSE [blocks] of pieces; blocks beyond them have no key."""
+    """O [blocks, d] and LSE [blocks] of pieces; blocks without a piece have no key."""
     blocks, size = facts["blocks"], facts["size"]
     out, lse = q.new_zeros(blocks, q.shape[1]), q.new_full((blocks,), -torch.inf)
     for n, (b, part) in enumerate(places[:blocks]):
@@ -65,7 +65,7 @@ def _of_places(q: Tensor, K: Tensor, V: Tensor, facts: Mapping, places: Sequence
 
 
 def _placed(places: Callable[[Sequence[int], int, int], list[Place]]) -> Simulated:
-    """What comes out with other pieces; places: takes lengths, size and the number of blocks."""
+    """The mistake of other pieces; places: takes lengths, size and the number of blocks."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         q, K, V = (case.inputs[name].double() for name in ("q", "K", "V"))
@@ -118,7 +118,7 @@ def _row(table: Tensor, b: int, j: Tensor, page_size: int) -> Tensor:
 
 
 def _of_rows(q: Tensor, K: Tensor, V: Tensor, facts: Mapping, row: Callable[..., Tensor]) -> Tensor:
-    """O [B, d]; row: of the pages, by the table, the sequence, its keys and the page size."""
+    """O [B, d]; row: the row of the pages for a key, from the table, the sequence, its keys and the page size."""
     K, V = K.flatten(0, 1), V.flatten(0, 1)
     out = []
     for b, keys in enumerate(facts["lengths"]):
@@ -128,7 +128,7 @@ def _of_rows(q: Tensor, K: Tensor, V: Tensor, facts: Mapping, row: Callable[...,
 
 
 def _reading(row: Callable[..., Tensor]) -> Simulated:
-    """What comes out if keys are read in other rows; all of them are in the pages."""
+    """The mistake of reading keys in other rows of the pages."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         q, K, V = (case.inputs[name].double() for name in ("q", "K", "V"))
@@ -138,7 +138,7 @@ def _reading(row: Callable[..., Tensor]) -> Simulated:
 
 
 def _tables(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
-    """In random order, where the last page of some is not full; and pages of one key."""
+    """Cases with pages in random order, some with a last page that is not full, and with pages of one key."""
     page_size = drawn(generator, 4, 7)
     lengths = [3 * page_size, 2 * page_size + 1, page_size - 1]
     return [
@@ -155,9 +155,9 @@ def _tree(generator: torch.Generator, part: str, parents: Sequence[int], context
     Q = torch.randn(L_q, D, generator=generator)
     K, V = (torch.randn(context + L_q, D, generator=generator) for _ in "KV")
     facts = {"parents": parents, "context": context, "scale": float(scale)}
-    seen = _behind(context, _ancestors(parents))
-    right = attention(Q.double(), K.double(), V.double(), float(scale), seen)
-    output = Output(right, same_dtype=attention(Q, K, V, float(scale), seen), axes=("query", "column"))
+    visible = _behind(context, _ancestors(parents))
+    right = attention(Q.double(), K.double(), V.double(), float(scale), visible)
+    output = Output(right, same_dtype=attention(Q, K, V, float(scale), visible), axes=("query", "column"))
     inputs = {"Q": Q, "K": K, "V": V, "parents": torch.tensor(parents, dtype=torch.int32)}
     arguments = ("Q", "K", "V", "parents", "O", *map(np.int32, (L_q, context)), scale)
     launch = Launch("ancestors", (ceil_div(L_q, THREADS),), (THREADS,), arguments, (f"-DD={D}",))
@@ -167,20 +167,20 @@ def _tree(generator: torch.Generator, part: str, parents: Sequence[int], context
 
 def _ancestors(parents: Sequence[int]) -> Tensor:
     """bool [L_q, L_q]: which query is an ancestor of which, itself included."""
-    seen = torch.eye(len(parents), dtype=torch.bool)
+    visible = torch.eye(len(parents), dtype=torch.bool)
     for i, parent in enumerate(parents):
         if parent >= 0:
-            seen[i] |= seen[parent]
-    return seen
+            visible[i] |= visible[parent]
+    return visible
 
 
-def _behind(context: int, seen: Tensor) -> Tensor:
-    """The same with a context that all see."""
-    return torch.cat((torch.ones(len(seen), context, dtype=torch.bool), seen), dim=1)
+def _behind(context: int, visible: Tensor) -> Tensor:
+    """A mask with a context before it that every query sees."""
+    return torch.cat((torch.ones(len(visible), context, dtype=torch.bool), visible), dim=1)
 
 
 def _seeing(mask: Callable[[Case], Tensor]) -> Simulated:
-    """What comes out with another mask [L_q, context + L_q]."""
+    """The mistake of another mask [L_q, context + L_q]."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         Q, K, V = (case.inputs[name].double() for name in "QKV")
@@ -194,25 +194,25 @@ def _chain(case: Case) -> Tensor:
 
 
 def _without_own(case: Case) -> Tensor:
-    seen = _ancestors(case.facts["parents"])
-    return _behind(case.facts["context"], seen & ~torch.eye(len(seen), dtype=torch.bool))
+    visible = _ancestors(case.facts["parents"])
+    return _behind(case.facts["context"], visible & ~torch.eye(len(visible), dtype=torch.bool))
 
 
 def _parent_alone(case: Case) -> Tensor:
-    seen = torch.eye(len(case.facts["parents"]), dtype=torch.bool)
+    visible = torch.eye(len(case.facts["parents"]), dtype=torch.bool)
     for i, parent in enumerate(case.facts["parents"]):
         if parent >= 0:
-            seen[i, parent] = True
-    return _behind(case.facts["context"], seen)
+            visible[i, parent] = True
+    return _behind(case.facts["context"], visible)
 
 
 def _keys_of_the_context(case: Case) -> Mapping[str, Tensor]:
-    """Key t of the context in the place of that of query t, which comes a second time."""
+    """The result if key t of the context takes the place of query t's own key."""
     Q, K, V = (case.inputs[name].double() for name in "QKV")
     context, L_q = case.facts["context"], len(Q)
     rows = torch.cat((torch.arange(context), torch.arange(L_q)))
-    seen = _behind(context, _ancestors(case.facts["parents"]))
-    return {"O": attention(Q, K[rows], V[rows], case.facts["scale"], seen)}
+    visible = _behind(context, _ancestors(case.facts["parents"]))
+    return {"O": attention(Q, K[rows], V[rows], case.facts["scale"], visible)}
 
 
 def _trees(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:

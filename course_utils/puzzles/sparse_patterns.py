@@ -25,27 +25,27 @@ def _case(
     part: str,
     name: str,
     launch: Callable[[np.float32], Launch],
-    seen: Tensor,
+    visible: Tensor,
     facts: Mapping[str, int],
     **options: object,
 ) -> Case:
-    """seen: the mask [L, L]. launch: takes the scale."""
-    Q, K, V = torch.randn(3, len(seen), D, generator=generator)
+    """One case. visible: the mask [L, L]. launch: takes the scale."""
+    Q, K, V = torch.randn(3, len(visible), D, generator=generator)
     scale = np.float32(0.1 + 0.2 * torch.rand((), generator=generator).item())
-    right = attention(Q.double(), K.double(), V.double(), float(scale), seen)
-    output = Output(right, same_dtype=attention(Q, K, V, float(scale), seen), axes=("query", "column"))
-    inputs, facts = {"Q": Q, "K": K, "V": V}, {**facts, "scale": float(scale), "seen": seen}
+    right = attention(Q.double(), K.double(), V.double(), float(scale), visible)
+    output = Output(right, same_dtype=attention(Q, K, V, float(scale), visible), axes=("query", "column"))
+    inputs, facts = {"Q": Q, "K": K, "V": V}, {**facts, "scale": float(scale), "visible": visible}
     return Case(part, name, (launch(scale),), inputs, {"O": output}, facts, must_be_clean=True, **options)
 
 
-def _seeing(case: Case, seen: Tensor) -> Mapping[str, Tensor]:
-    """What a kernel gives whose queries see these keys."""
+def _seeing(case: Case, visible: Tensor) -> Mapping[str, Tensor]:
+    """The result of a kernel whose queries see these keys."""
     Q, K, V = (case.inputs[name].double() for name in "QKV")
-    return {"O": attention(Q, K, V, case.facts["scale"], seen)}
+    return {"O": attention(Q, K, V, case.facts["scale"], visible)}
 
 
 def _back(length: int) -> Tensor:
-    """How far key j lies before query i."""
+    """How far key j lies before query i, [length, length]."""
     return torch.arange(length)[:, None] - torch.arange(length)
 
 
@@ -70,7 +70,8 @@ def _windowed(
 
 
 def _windows(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
-    """The last two: the window begins with the last key of a tile, and with the first key of one."""
+    """Cases of the window. In the last two the window begins with the last key of a tile, and with the first key of
+    one."""
     tall, wide = TILES
     return [
         _windowed(generator, "values", tall, drawn(generator, 130, 150), drawn(generator, 20, 40)),
@@ -82,16 +83,16 @@ def _windows(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
 
 
 def _tiles(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each query the first query of its block, and the first and the last tile that the block must visit."""
-    L, B_R, B_C, window = len(case.facts["seen"]), *(case.facts[name] for name in ("B_R", "B_C", "window"))
+    """For each query the first query of its block, and the first and the last tile that the block must visit."""
+    L, B_R, B_C, window = len(case.facts["visible"]), *(case.facts[name] for name in ("B_R", "B_C", "window"))
     i0 = torch.arange(L) // B_R * B_R
     return i0, (i0 - window + 1).clamp(min=0) // B_C, ((i0 + B_R).clamp(max=L) - 1) // B_C
 
 
 def _loads(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether K and V are loaded in the tiles that hold a visible pair, and in no other. All tiles are whole."""
+    """The check that K and V are loaded in the tiles with a visible pair, and in no other. All tiles are whole."""
     i0, first, last = (x[:: case.facts["B_R"]] for x in _tiles(case))  # block by block
-    every = len(case.facts["seen"]) // case.facts["B_C"]
+    every = len(case.facts["visible"]) // case.facts["B_C"]
     loaded = sum(argument.bytes_loaded for argument in outcome.footprint[1:3])
     tiles = loaded / (2 * case.facts["B_C"] * D * 4)  # one of K and one of V
     needed = int((last - first + 1).sum())
@@ -109,12 +110,12 @@ def _loads(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 
 def _visiting(ends: Callable[[Case], tuple[Tensor, Tensor]]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What comes out if a block visits other tiles; `ends` gives the first and the last one of each query's block."""
+    """The mistake of visiting other tiles; `ends` returns the first and the last one of each query's block."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
         first, last = ends(case)
         tile = torch.arange(len(first)) // case.facts["B_C"]
-        return _seeing(case, case.facts["seen"] & (tile >= first[:, None]) & (tile <= last[:, None]))
+        return _seeing(case, case.facts["visible"] & (tile >= first[:, None]) & (tile <= last[:, None]))
 
     return simulate
 
@@ -180,9 +181,9 @@ def _dilations(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case
 
 
 def _with_keys(keys: Callable[[int, int], tuple[range, int]]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """What comes out with other keys: `keys` takes window and dilation, and gives the n and the dilation."""
+    """The mistake of other keys: `keys` takes window and dilation, and returns the numbers n and the dilation."""
     return lambda case: _seeing(
-        case, _of_class(len(case.facts["seen"]), *keys(case.facts["window"], case.facts["dilation"]))
+        case, _of_class(len(case.facts["visible"]), *keys(case.facts["window"], case.facts["dilation"]))
     )
 
 

@@ -61,25 +61,25 @@ def _scores(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
 
 
 def _columns(case: Case) -> Mapping[str, Tensor] | None:
-    """K taken for a matrix with a column per key."""
+    """The result of taking K for a matrix with a column per key."""
     q, K = case.inputs["q"].double(), case.inputs["K"].double()
     length, d = K.shape
     return {"s": case.facts["scale"] * (K.reshape(-1).reshape(d, length).mT @ q)} if d > 1 else None
 
 
 def _rows_one_apart(case: Case) -> Mapping[str, Tensor]:
-    """K[j + c]: row j of K taken to begin at its number j."""
+    """The result of reading K[j + c]: row j of K begins at its number j."""
     q, K = case.inputs["q"].double(), case.inputs["K"].double()
     return {"s": case.facts["scale"] * overlapping_rows(K) @ q}
 
 
 def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
-    """1/√d in the place of the scale."""
+    """The result with 1/√d in place of the scale."""
     return {"s": case.outputs["s"].expected / case.facts["scale"] * case.inputs["q"].numel() ** -0.5}
 
 
 def _attended(generator: torch.Generator, part: str, length: int, d: int, *, large: bool = False) -> Case:
-    """large: scores of which exp overflows, and that fp32 holds exactly."""
+    """One case of attention. large: scores for which exp overflows, and that fp32 holds exactly."""
     Q, K, V = torch.randn(3, length, d, generator=generator)
     scale = float(np.float32(d**-0.5 * (0.5 + torch.rand((), generator=generator).item())))
     if large:
@@ -101,7 +101,7 @@ def _attentions(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Cas
 
 
 def _attention_without_scale(case: Case) -> Mapping[str, Tensor]:
-    """The largest score has its factor, which the kernel brings, and the weights have not."""
+    """The result without the scale in the weights. The largest score, which the kernel receives, has it."""
     Q, K, V = (case.inputs[name].double() for name in "QKV")
     scores = Q @ K.mT
     weights = torch.exp(scores - case.facts["scale"] * scores.amax(dim=-1, keepdim=True))
@@ -109,7 +109,7 @@ def _attention_without_scale(case: Case) -> Mapping[str, Tensor]:
 
 
 def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
-    """K + j for row j, where the weights are computed; the largest score, which the kernel brings, is right."""
+    """The result of K + j for row j in the weights. The largest score, which the kernel receives, is right."""
     Q, K, V = (case.inputs[name].double() for name in "QKV")
     largest = (case.facts["scale"] * Q @ K.mT).amax(dim=-1, keepdim=True)
     scores = case.facts["scale"] * Q @ overlapping_rows(K).mT
@@ -118,7 +118,7 @@ def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
 
 
 def _weights_not_summed(case: Case) -> Mapping[str, Tensor]:
-    """l stays 0, and the rows are divided by it."""
+    """The result if l stays 0, and the rows are divided by it."""
     return {"O": case.outputs["O"].expected / 0}
 
 

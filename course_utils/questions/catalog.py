@@ -14,8 +14,8 @@ from course_utils.questions.question import Question, Source
 
 
 def question_ids(slug: str) -> tuple[str, ...]:
-    """The ids of the questions in a chapter's notebook, in the order in which they are asked; none if it has no
-    sources yet.
+    """The ids of the questions in a chapter's notebook, in the order in which they are asked; empty if it has no
+    sources.
 
     Raises LookupError for a chapter that does not exist.
     """
@@ -46,7 +46,7 @@ def question(question_id: str, seed: int) -> Question:
 
 
 def title(question_id: str) -> str:
-    """A few words on what is asked: the first line of the source's docstring. Raises LookupError."""
+    """The question's title: the first line of the source's docstring. Raises LookupError."""
     return (source(question_id).__doc__ or "").strip().partition("\n")[0].rstrip(".")
 
 

@@ -38,8 +38,8 @@ _SILENT = Item(OPEN, "")
 def judge(question: Question, answer: object) -> Verdict:
     """The verdict on `answer`, with an item for each part of the question: option, statement, True and False, figure.
 
-    Nothing is given away: an item that was not answered has nothing said about it. Raises ValueError for an answer
-    that has not the form of the question's kind.
+    The verdict gives nothing away: an item that was not answered has no remark. Raises ValueError for an answer that
+    does not have the form of the question's kind.
     """
     match question:
         case Choice() | TradeOff():
@@ -112,7 +112,7 @@ def _written(figure: Figure) -> str:
 
 
 def _total(question: Aggregate) -> Figure:
-    """The sum of the parts; what it tolerates is what the parts may be off by together."""
+    """The sum of the parts. Its tolerance is the sum of the parts' tolerances."""
     parts = [figure for _, figure in question.parts]
     value = sum(figure.value for figure in parts)
     most = sum(figure.tolerance * abs(figure.value) for figure in parts)
@@ -173,7 +173,7 @@ def _votes(question: Votes, answer: object) -> Verdict:
 
 
 def _figure(figure: Figure, text: str) -> Item:
-    """What is said about one typed figure."""
+    """The verdict on one typed figure."""
     if not text.strip():
         return _SILENT
     try:
@@ -189,7 +189,7 @@ def _figure(figure: Figure, text: str) -> Item:
 
 
 def _is_near(number: float, mistake: Mistake, figure: Figure) -> bool:
-    """Whether `number` is the figure that the mistake leads to, and not one that lies nearer to the right one."""
+    """Whether `number` is the figure of this mistake, and not nearer to the right one."""
     most = max(figure.tolerance, NEAR_A_MISTAKE) * abs(mistake.value)
     return abs(number - mistake.value) <= min(most, abs(mistake.value - figure.value) / 2)
 
@@ -207,7 +207,7 @@ def _aggregate(question: Aggregate, answer: object) -> Verdict:
 
 
 def _read_all(question: Aggregate, texts: Sequence[str]) -> list[float]:
-    """The typed parts as numbers; none if one of them cannot be read."""
+    """The typed parts as numbers; None if one of them cannot be read."""
     try:
         return [read_number(text, figure.unit) for (_, figure), text in zip(question.parts, texts, strict=True)]
     except UnreadableNumber:
@@ -215,7 +215,7 @@ def _read_all(question: Aggregate, texts: Sequence[str]) -> list[float]:
 
 
 def _summed_up(question: Question, items: list[Item]) -> Verdict:
-    """The verdict on typed figures: OPEN while one is missing."""
+    """The verdict on typed figures: OPEN if one is missing."""
     count = {status: sum(item.status == status for item in items) for status in (RIGHT, WRONG, OPEN)}
     unreadable = sum(item.status == OPEN and bool(item.said) for item in items)
     if not count[OPEN]:

@@ -1,4 +1,4 @@
-"""What a page without Python judges answers by: js/judging.js takes it, and says what `judging` says."""
+"""The data by which a page without Python judges answers: js/judging.js takes it, and says what `judging` says."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def _figure(figure: Figure) -> dict:
 
 
 def to_script(questions: Sequence[Asked], note: str) -> str:
-    """An HTML element that shows nothing: the questions' forms and keys, for a script of the page. note: said above."""
+    """An invisible HTML element with the questions' forms and keys, for a script of the page. note: shown above the
+    questions."""
     data = {
         "notes": [note],
         "questions": [form(asked) | {"earlier": {}} for asked in questions],

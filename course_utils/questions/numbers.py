@@ -1,4 +1,4 @@
-"""Typed numbers: how they are read, how right ones are written, and by how much a wrong one is off."""
+"""Typed numbers: how they are read and written, and by how much a wrong one is off."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPELLINGS = str.maketrans({"−": "-", "×": "*", "·": "*", "÷": "/", "μ": "
 
 
 class UnreadableNumber(ValueError):
-    """The text is no number that we are sure about; the message says to the learner what to type."""
+    """The text is not clearly a number; the message tells the learner what to type."""
 
 
 def read_number(text: str, unit: str = "") -> float:
@@ -52,7 +52,7 @@ def read_number(text: str, unit: str = "") -> float:
 
 
 def _product(text: str) -> tuple[float | None, str]:
-    """The value of the factors at the beginning of `text`, None if there is none, and what follows them."""
+    """The product of the factors at the beginning of `text`, None without a factor, and the rest of the text."""
     value, end, sign = None, 0, "*"
     match = _FACTOR.match(text)
     while match:
@@ -71,7 +71,7 @@ def _product(text: str) -> tuple[float | None, str]:
 
 
 def _scale(text: str, typed: str, unit: str) -> float:
-    """What the typed unit multiplies the number by. Raises UnreadableNumber unless it is the one that is asked for."""
+    """The factor of the typed unit. Raises UnreadableNumber unless it is the unit that is asked for."""
     if not typed or _one_unit(typed) in (_one_unit(unit), _one_unit(unit.split(" ")[0])):
         return 1.0
     if not unit and re.fullmatch(f"[{PREFIXES}]i", typed):
@@ -85,14 +85,14 @@ def _scale(text: str, typed: str, unit: str) -> float:
 
 
 def _one_unit(unit: str) -> str:
-    """A unit without what does not matter: upper and lower case, the s of a plural, short for long."""
+    """A unit without insignificant differences: upper and lower case, the s of a plural, short for long."""
     plain = unit.casefold()
     plain = plain.removesuffix("s") if len(plain) > 3 else plain
     return _SHORT.get(plain, plain)
 
 
 def write_number(value: float, tolerance: float = 0.0) -> str:
-    """`value` for reading, with as many digits as the relative tolerance needs and at least four: "16.78", "1,024"."""
+    """`value` as text, with as many digits as the relative tolerance needs and at least four: "16.78", "1,024"."""
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     for digits in range(4, 18):
@@ -133,13 +133,13 @@ def how_far_off(number: float, value: float, unit: str) -> str:
 
 
 def _rounded(ratio: float) -> str:
-    """To two digits, so that the factor does not tell the right number."""
+    """The ratio to two digits, so that the factor does not give away the right number."""
     two = float(f"{ratio:.2g}")
     return f"{two:,.0f}" if 10 <= two < 1e6 else f"{two:.2g}"
 
 
 def _prefix_mistaken(ratio: float, unit: str) -> str:
-    """Of bytes in powers of 1000 for those in powers of 1024, or the other way round."""
+    """The remark for powers of 1000 in place of powers of 1024, or the reverse; empty for another ratio."""
     match = re.match(rf"([k{PREFIXES}])(i?)B\b", unit)
     if not match:
         return ""
@@ -158,7 +158,7 @@ def _bytes(unit: str) -> str:
 
 
 def _power(ratio: float) -> str:
-    """Of a ratio above 1 that lies next to a power of 2 or 1000; empty if it does not."""
+    """The remark for a ratio near a power of 2 or of 1000; empty for another ratio."""
     # 1000 and 1024 differ by more than SAME_RATIO, their higher powers too.
     thousands, twos = round(math.log(ratio, 1000)), round(math.log2(ratio))
     if thousands and math.isclose(ratio, 1000.0**thousands, rel_tol=SAME_RATIO):

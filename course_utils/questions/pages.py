@@ -15,7 +15,7 @@ from course_utils.questions.sheet import Asked, form, labels, prompt, shown_answ
 
 
 def seed_line(seed: int) -> str:
-    """Where the figures come from."""
+    """The line that says where the figures come from."""
     return f"The figures are drawn with seed {seed}: other learners have other seeds, and see other figures."
 
 
@@ -72,7 +72,7 @@ def _answer_html(asked: Question) -> str:
 
 
 def _answers(asked: Question) -> list[tuple[str, str, str]]:
-    """Name, word and explanation of each part that there is something to say about; the word of a figure is empty."""
+    """Name, word and explanation of each part that has a remark; the word of a figure is empty."""
     parts = zip(labels(asked), shown_answer(asked), strict=True)
     return [
         (

@@ -1,4 +1,4 @@
-"""What a question is. The chapters' questions are functions in `sources/` that return one of these kinds.
+"""The kinds of questions. The chapters' questions are functions in `sources/` that return one of these kinds.
 
 A source function gets a random generator (`random.Random`), draws its sizes from it, computes the right answer with
 `course_utils.costs`, and returns the question. So two learners see different figures, and the same learner the same.
@@ -82,7 +82,7 @@ class TradeOff:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong figure that a known mistake leads to, and what the mistake is."""
+    """A wrong figure that a known mistake leads to, and a name for the mistake."""
 
     value: float
     why: str
@@ -147,7 +147,7 @@ Source = Callable[[Random], Question]  # its name is the question's name, its do
 
 @dataclass(frozen=True)
 class Item:
-    """What is said about one part of a question: an option, a statement, a figure. OPEN: it was not answered."""
+    """The remark on one part of a question: an option, a statement, a figure. OPEN: it was not answered."""
 
     status: str
     said: str
@@ -155,7 +155,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said about an answer. status: RIGHT only if everything is; OPEN if something is still missing."""
+    """The verdict on an answer. status: RIGHT only if everything is right; OPEN if something is missing."""
 
     status: str
     summary: str

@@ -1,7 +1,7 @@
-"""The layout of a question: the text of each part, and the remarks beside a part once it was answered.
+"""The layout of a question: the text of each part, and the remarks beside a part after an answer.
 
 A sheet is plain data for JSON. A question's sheet does not give its answer away. `remarks` and `shown_answer` do; they
-are asked for only after an answer.
+are used only after an answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SIGNS = {RIGHT: "✓", WRONG: "✗", OPEN: "?"}
 
 @dataclass(frozen=True)
 class Asked:
-    """One question as it is asked: its id, its number on the page from 1, its title, and the question drawn."""
+    """One question as it is asked: its id, its number on the page from 1, its title, and the drawn question."""
 
     id: str
     number: int
@@ -54,12 +54,12 @@ def draw(question_ids: tuple[str, ...], seed: int) -> tuple[Asked, ...]:
 
 
 def prompt(asked: Question) -> str:
-    """What is asked, or the statement to judge."""
+    """The prompt, or the statement to judge."""
     return asked.statement if isinstance(asked, TrueFalse) else asked.prompt
 
 
 def labels(asked: Question) -> tuple[str, ...]:
-    """What stands beside each part: the options, the statements, the names of the figures."""
+    """The label of each part: option, statement, or name of the figure."""
     match asked:
         case Choice() | TradeOff():
             return tuple(option.text for option in asked.options)
@@ -97,7 +97,7 @@ def form(asked: Asked) -> dict:
 
 
 def remarks(asked: Question, verdict: Verdict) -> list[dict]:
-    """What is written beside each part after the verdict: its status, a sign, a word or two, and the explanation."""
+    """The remark beside each part after the verdict: its status, a sign, a word or two, and the explanation."""
     said = zip(verdict.items, _words(asked, verdict), strict=True)
     return [
         {"status": item.status, "sign": _SIGNS[item.status] if words else "", "words": words, "said": item.said}

@@ -21,7 +21,7 @@ START = "00_start_here"
 
 
 def check_repository(repository: str) -> str:
-    """`repository` itself. Raises ValueError unless it is a GitHub repository's "owner/name"."""
+    """Returns `repository`. Raises ValueError unless it is a GitHub repository's "owner/name"."""
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,38})/[A-Za-z0-9._-]{1,100}", repository):
         raise ValueError(f"repository: got {repository!r}, takes owner/name of a GitHub repository")
     return repository
@@ -69,7 +69,7 @@ if os.environ.get("COLAB_RELEASE_TAG"):
 
 
 def put_into_notebook(notebook: NotebookNode, repository: str, slug: str) -> None:
-    """Adds both cells after the title, or replaces those that are there."""
+    """Adds both cells after the title, or replaces the present ones."""
     cells = [cell for cell in notebook.cells if not {BADGES, SETUP} & set(cell.metadata.get("tags", ()))]
     title = next((n for n, cell in enumerate(cells) if re.match(r"# ", cell.source)), -1)
     badges = nbformat.v4.new_markdown_cell(markdown(repository, slug), id="badges", metadata={"tags": [BADGES]})
@@ -78,7 +78,7 @@ def put_into_notebook(notebook: NotebookNode, repository: str, slug: str) -> Non
 
 
 def put_into_readme(text: str, repository: str) -> str:
-    """`text` with the badges of the first chapter below its title, in the place of those that are there."""
+    """`text` with the badges of the first chapter below its title, in place of older ones."""
     text = re.sub(rf"{re.escape(FIRST)}.*?{re.escape(LAST)}\n\n", "", text, flags=re.DOTALL)
     title, _, rest = text.partition("\n\n")
     return f"{title}\n\n{FIRST}\n{markdown(repository, START)}\n{LAST}\n\n{rest}"

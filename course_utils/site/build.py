@@ -30,11 +30,11 @@ class Built:
 
 
 def build(root: Path, folder: Path, repository: str | None = None, notebooks: Sequence[Path] | None = None) -> Built:
-    """Builds the site of the course in `root` as `folder`/site. What was there is replaced.
+    """Builds the site of the course in `root` as `folder`/site, replacing an older one.
 
-    folder: also keeps the outputs of the chapters (site-run) and the sources for Sphinx (site-source); repository:
-    "owner/name" on GitHub for the badges, None for no badges; notebooks: by default all chapters of `root`.
-    Raises SiteError if a cell fails or Sphinx warns.
+    folder: also holds the outputs of the chapters (site-run) and the sources for Sphinx (site-source); repository:
+    "owner/name" on GitHub for the badges, None for no badges; notebooks: by default all chapters of `root`. Raises
+    SiteError if a cell fails or Sphinx warns.
     """
     notebooks = chapter_notebooks(root) if notebooks is None else notebooks
     executed = execute(root, notebooks, folder / "site-run")
@@ -45,9 +45,10 @@ def build(root: Path, folder: Path, repository: str | None = None, notebooks: Se
 def set_site(
     root: Path, chapters: Mapping[Path, NotebookNode], folder: Path, badges: Mapping[str, str] | None = None
 ) -> Built:
-    """Builds the site of what lies in `root` as `folder`/site, with `chapters` and `badges` as of `write_sources`.
+    """Builds the site of `root` as `folder`/site, replacing an older one, with `chapters` and `badges` as for
+    `write_sources`.
 
-    What was there is replaced. Raises SiteError if Sphinx warns.
+    Raises SiteError if Sphinx warns.
     """
     source, site = folder / "site-source", folder / "site"
     for old in (source, site):
@@ -62,7 +63,8 @@ def set_site(
 
 
 def _set_pages(pages: Path, extra: Path, site: Path) -> None:
-    """Runs Sphinx; a warning is an error. Two processes would pass so much between them that they work a third more."""
+    """Runs Sphinx; a warning is an error. In one process: two would spend a third more in passing data to each
+    other."""
     command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-c", str(HERE), "-W", "--keep-going"]
     command += ["-d", str(pages.parent / "doctrees"), "-D", f"html_extra_path={extra}", str(pages), str(site)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -71,7 +73,7 @@ def _set_pages(pages: Path, extra: Path, site: Path) -> None:
 
 
 def main(repository: str | None, folder: Path) -> int:
-    """The command: builds the site of this checkout and says where it is."""
+    """The command: builds the site of this checkout and prints its place."""
     start = time.monotonic()
     try:
         site = build(ROOT, folder, repository)

@@ -1,4 +1,5 @@
-"""What a built site must be: each link leads somewhere, each picture says what it shows, no page names our machine."""
+"""Checks of a built site: each link leads somewhere, each picture has a description, no page shows a path of this
+machine."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def read_page(path: Path) -> Page:
 
 
 def page_files(site: Path) -> list[Path]:
-    """All pages in the folder `site`; what lies in `_static` are the theme's templates. Raises ValueError if none."""
+    """All pages in the folder `site`, without the theme's templates in `_static`. Raises ValueError if there are
+    none."""
     paths = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
     if not paths:
         raise ValueError(f"site: {site} holds no page")
@@ -69,12 +71,12 @@ def read_site(site: Path) -> dict[Path, Page]:
 
 
 def broken_links(pages: Mapping[Path, Page], site: Path) -> list[str]:
-    """Links on the `pages` of the site that lead nowhere, and ids that stand twice in a page; one line each."""
+    """Links on the `pages` of the site that lead nowhere, and ids that occur twice in a page; one line each."""
     return [line for path, page in pages.items() for line in _wrong(site, path, page, pages)]
 
 
 def local_paths(site: Path, private: Mapping[str, str]) -> list[str]:
-    """Where pages of the site show one of the paths in `private` (`places.private`), one line each."""
+    """The places where pages of the site show one of the paths in `private` (`places.private`), one line each."""
     return [
         f"{path.relative_to(site)}: shows {place}, a path of the machine that built it"
         for path in page_files(site)
@@ -83,7 +85,7 @@ def local_paths(site: Path, private: Mapping[str, str]) -> list[str]:
 
 
 def _with_and_without_tags(page: str) -> str:
-    """A path may stand in an attribute, and colours may cut one into pieces."""
+    """The page's text with its tags and without: a path may be in an attribute, and colours may cut one into pieces."""
     return f"{page}\n{unescape(re.sub(r'<[^>]*>', '', page))}"
 
 

@@ -1,4 +1,4 @@
-"""CUDA in Python: on the site the kernel of a puzzle, and one in a string, has CUDA's colours, as in its listing."""
+"""CUDA in Python: on the site a puzzle's kernel, and a kernel in a string, have CUDA's colours as in their listings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Token = tuple[int, object, str]  # where it begins, its kind, its text
 
 
 class _WithKernels(Lexer):
-    """Stands in front of a lexer of Python among a class's bases."""
+    """A mixin that precedes a lexer of Python among a class's bases."""
 
     def get_tokens_unprocessed(self, text: str, *stack: object) -> Iterator[Token]:
         if text.startswith("%%puzzle"):
@@ -32,7 +32,7 @@ class _WithKernels(Lexer):
 
 
 def _string(tokens: list[Token]) -> Iterator[Token]:
-    """The tokens of a string, those of CUDA if it holds a kernel."""
+    """The tokens of a string, coloured as CUDA if it holds a kernel."""
     text = "".join(token[2] for token in tokens)
     yield from _as_cuda(text, tokens[0][0]) if "__global__" in text else tokens
 
@@ -42,11 +42,11 @@ def _as_cuda(text: str, start: int) -> Iterator[Token]:
 
 
 class PythonWithKernels(_WithKernels, PythonLexer):
-    """Python as in a guide."""
+    """Python of a guide."""
 
 
 class CellWithKernels(_WithKernels, find_lexer_class_by_name("ipython3")):
-    """Python as in a cell."""
+    """Python of a cell."""
 
 
 LEXERS = {"python": PythonWithKernels, "ipython3": CellWithKernels}

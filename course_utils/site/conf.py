@@ -66,7 +66,7 @@ MATHJAX_PARTS = ("tex-chtml.js", "output/chtml/fonts/woff-v2/")
 
 
 def copy_mathjax(app, error) -> None:
-    """The parts of MathJax that a page loads, into the built site."""
+    """Copies the parts of MathJax that a page loads into the built site."""
     if error is not None:
         return
     for file in files("sphinx-mathjax-offline"):
@@ -78,7 +78,7 @@ def copy_mathjax(app, error) -> None:
 
 
 def write_widgets(app, error) -> None:
-    """The scripts and styles of the widgets, as JupyterLab gets them, into the built site."""
+    """Writes the scripts and styles of the widgets into the built site, as JupyterLab gets them."""
     if error is None:
         for name, text in widgets.files():
             file = Path(app.outdir) / "_static" / name
@@ -87,7 +87,7 @@ def write_widgets(app, error) -> None:
 
 
 def keep_shown_icons(app, error) -> None:
-    """Of the theme's icons those that the built site shows."""
+    """Leaves only the icons that the built site shows in the theme's script."""
     if error is None:
         icons.keep_shown(Path(app.outdir))
 
@@ -102,7 +102,8 @@ CONTENTS: dict[tuple, str] = {}  # of a folder's pages, as the theme asked for t
 
 
 def share_contents(app, pagename, templatename, context, doctree) -> None:
-    """The side bar has the same contents on all pages of a folder that do not stand in it themselves: two of three."""
+    """The side bar has the same contents on all pages of a folder that are not in it themselves, which are two of
+    three."""
     if "orphan" not in app.env.metadata.get(pagename, {}):
         return
     own, folder = context["toctree"], pagename.rpartition("/")[0]

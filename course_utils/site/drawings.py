@@ -1,4 +1,4 @@
-"""Drawings (SVG) as matplotlib writes them, made small for a page: they look the same at any size that a page shows."""
+"""Drawings (SVG) of matplotlib made small for a page: they look the same at any size that a page shows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _DIGITS = 3  # of a point: a thousandth is less than a six-hundredth of a pixel 
 
 
 def slim(drawing: str) -> str:
-    """The same drawing with fewer letters: places are rounded to a hundredth of a point, and a look that several
-    elements have is said once, as a class."""
+    """The same drawing in fewer bytes: coordinates are rounded to a hundredth of a point, and a style that several
+    elements share becomes a class."""
     text = _BETWEEN.sub("><", _UNSEEN.sub("", drawing)).strip()
     text = _PLACES.sub(lambda places: _FIGURE.sub(_rounded, " ".join(places[0].split())), text)
     looks = [look for look, times in Counter(_STYLE.findall(text)).items() if times > 1]
@@ -36,21 +36,21 @@ def slim(drawing: str) -> str:
 
 
 def without_others(drawing: str, left: float, right: float) -> str:
-    """A slim drawing without the axes that lie wholly to the left of `left` or to the right of `right`, in points."""
-    kept, at = [], 0
+    """A slim drawing without the axes that lie wholly left of `left` or right of `right`, in points."""
+    parts, at = [], 0
     for axes in _AXES.finditer(drawing):
         if axes.start() < at:
             continue  # it is part of axes that are gone
         end = _end_of_group(drawing, axes.start())
         first, last = _reach(drawing[axes.start() : end])
         if last < left or first > right:
-            kept += [drawing[at : axes.start()], *_DEFINED.findall(drawing, axes.start(), end)]
+            parts += [drawing[at : axes.start()], *_DEFINED.findall(drawing, axes.start(), end)]
             at = end
-    return "".join([*kept, drawing[at:]])
+    return "".join([*parts, drawing[at:]])
 
 
 def _reach(group: str) -> tuple[float, float]:
-    """From where to where a group reaches, from the left."""
+    """The left and right ends of a group."""
     group = _DEFINED.sub("", group)
     places = [float(x) for line in _LINE.findall(group) for x in _NUMBER.findall(line)[::2]]
     places += [float(x or begins) for x, begins in _PLACE.findall(group)]

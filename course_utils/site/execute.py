@@ -1,4 +1,4 @@
-"""The chapters with their outputs for the site: from the run that `make test` has just made, or from one made here."""
+"""The chapters with their outputs for the site: from the last run of `make test`, or from a run made here."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class SiteError(RuntimeError):
     """The site cannot be built; the message says where and why."""
 
 
-def execute(root: Path, notebooks: Sequence[Path], kept: Path) -> dict[Path, NotebookNode]:
+def execute(root: Path, notebooks: Sequence[Path], cache_folder: Path) -> dict[Path, NotebookNode]:
     """The notebooks below `root`, each with the outputs of a run from top to bottom.
 
-    What is in the cache (`runs`) of the folder `kept` is taken from there, the others are run and put there. Raises
+    Notebooks in the cache (`runs`) of `cache_folder` are taken from there, the others are run and added. Raises
     SiteError with the notebook, the cell and its error.
     """
-    cache = runs(root, kept)
+    cache = runs(root, cache_folder)
     found = {path: _with_outputs(path, cache) for path in notebooks}
     to_run = sorted(
         (path for path in notebooks if found[path] is None),
@@ -65,14 +65,15 @@ def execute(root: Path, notebooks: Sequence[Path], kept: Path) -> dict[Path, Not
     return found
 
 
-def runs(root: Path, kept: Path) -> JupyterCacheBase:
-    """The cache of the notebooks that were run with the course in `root` as it is now; older ones in `kept` go.
+def runs(root: Path, cache_folder: Path) -> JupyterCacheBase:
+    """The cache of the notebooks that were run with the present course in `root`; older caches in `cache_folder` are
+    deleted.
 
-    jupyter-cache knows a run by the notebook's code alone, so its folder bears a digest of all else that outputs
-    depend on: the package, the kernels, what is installed and the machine's GPUs.
+    jupyter-cache knows a run by the notebook's code alone, so the cache's folder has a digest of everything else that
+    outputs depend on in its name: the package, the kernels, what is installed and the machine's GPUs.
     """
-    folder = kept / _digest(root)
-    for old in set(kept.glob("*")) - {folder}:
+    folder = cache_folder / _digest(root)
+    for old in set(cache_folder.glob("*")) - {folder}:
         shutil.rmtree(old, ignore_errors=True)
     cache = get_cache(folder)
     cache.db  # noqa: B018 — made here, so that no two processes make it at once
@@ -85,17 +86,15 @@ def learner_of_the_site(home: str) -> dict[str, str]:
 
 
 def keep(root: Path, path: Path, notebook: NotebookNode, home: str, cache: JupyterCacheBase) -> None:
-    """Puts the notebook that was run as `path`, with `learner_of_the_site(home)`, into `cache`.
-
-    Its outputs name no path of this machine then (`places.private`).
-    """
+    """Puts the notebook that was run as `path`, with `learner_of_the_site(home)`, into `cache`, without this machine's
+    paths (`places.private`)."""
     _neutralise(notebook, {**places.private(root), home: "~/.local/share"})
     # An empty cell has no count, which jupyter-cache would take for a cell that has not run.
     cache.cache_notebook_bundle(CacheBundleIn(_code_of(notebook), str(path)), check_validity=False, overwrite=True)
 
 
 def _code_of(notebook: NotebookNode) -> NotebookNode:
-    """The code cells without their metadata, by which jupyter-cache knows a run: an alt text asks for no new one."""
+    """The code cells without their metadata, by which jupyter-cache knows a run: a new alt text needs no new run."""
     cells = [nbformat.from_dict({**cell, "metadata": {}}) for cell in notebook.cells if cell.cell_type == "code"]
     return nbformat.v4.new_notebook(cells=cells)
 
@@ -121,7 +120,7 @@ def _dependencies(root: Path) -> Iterable[Path]:
 
 
 def _digest(root: Path) -> str:
-    """Of all that a chapter's outputs depend on, but for the chapter: it changes when one of them does."""
+    """A digest of all that a chapter's outputs depend on except the chapter: it changes if one of them does."""
     digest = hashlib.sha256(Path(__file__).read_bytes() + Path(places.__file__).read_bytes())
     digest.update(repr(_machine()).encode())
     for path in _dependencies(root):
@@ -143,7 +142,7 @@ def _machine() -> tuple[str, ...]:
 
 
 def _run(path: Path) -> tuple[NotebookNode, str]:
-    """Runs the notebook `path`; returns it with its outputs, and the folder in which its learner's progress was."""
+    """Runs the notebook `path`; returns it with its outputs, and the folder of its learner's progress."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as home:
         client = NotebookClient(
@@ -162,7 +161,7 @@ def _run(path: Path) -> tuple[NotebookNode, str]:
 
 
 def _neutralise(notebook: NotebookNode, private: Mapping[str, str]) -> None:
-    """Replaces paths of this machine in all texts that the cells have shown."""
+    """Replaces paths of this machine in all texts of the cells' outputs."""
     for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
         if "text" in output:
             output.text = places.neutral(output.text, private)
@@ -174,7 +173,7 @@ def _neutralise(notebook: NotebookNode, private: Mapping[str, str]) -> None:
 
 
 def _failure(path: Path, notebook: NotebookNode, error: Exception) -> str:
-    """Which cell of a notebook failed, and how: the last one that was started."""
+    """Which cell of a notebook failed, and how: the last cell that was started."""
     started = [
         (number, cell)
         for number, cell in enumerate(notebook.cells)

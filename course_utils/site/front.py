@@ -1,4 +1,4 @@
-"""What the first page opens with: a kernel that runs, and the ways from there.
+"""The top of the first page: a kernel that runs, and links to the chapters and games.
 
 Unlike the chapters' widgets its script is in the page itself: a browser loads no module of a page from disk.
 """

@@ -1,4 +1,4 @@
-"""The games: a page of words in docs/games/ for each, with the game itself in the place of a mark."""
+"""The games: a page of text in docs/games/ for each, with the game in place of a mark."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MARK = "<!-- the game -->"
 
 @dataclass(frozen=True)
 class Game:
-    """A game. file: its page, in the repository; chapter: the slug that it belongs to; invitation: Markdown for the
-    page of the chapter, the link as `{link}`; alt: what its still picture shows; make: its widget."""
+    """A game. file: its page, in the repository; chapter: the slug of its chapter; invitation: Markdown for the
+    chapter's page, with the link as `{link}`; alt: a description of its still picture; make: makes its widget."""
 
     file: str
     chapter: str

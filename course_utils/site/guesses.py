@@ -17,6 +17,6 @@ def held_pictures(page: str) -> int:
 
 
 def described(page: str, alts: list[str]) -> str:
-    """The HTML with these descriptions of its held pictures, in order; those without one keep none."""
+    """The HTML with these descriptions of its held pictures, in order; pictures without one stay without."""
     given = iter(alts)
     return re.sub(re.escape(_HELD_PICTURE), lambda m: m[0].replace('alt=""', f'alt="{escape(next(given, ""))}"'), page)

@@ -1,4 +1,4 @@
-"""The theme's icons: its script holds two thousand of them, more than the rest of most pages. The site keeps ten."""
+"""The theme's icons: its script has two thousand of them, more bytes than the rest of most pages. The site has ten."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _SHOWN = re.compile(r"\bfa-([a-z0-9-]+)")
 
 
 def keep_shown(site: Path) -> None:
-    """Leaves in the script of a built site the icons whose names stand on its pages or in its other scripts.
+    """Removes from the script of a built site all icons whose names occur neither on its pages nor in its other
+    scripts.
 
-    Raises ValueError if the script holds no icon: the theme then writes it in another way.
+    Raises ValueError if no icon is found in the script: the theme's format has changed.
     """
     script = site / "_static" / SCRIPT
     text = script.read_text(encoding="utf-8")
@@ -27,7 +28,7 @@ def keep_shown(site: Path) -> None:
     others = [path for path in (site / "_static").rglob("*.js") if path != script]
     shown = {name for path in (*page_files(site), *others) for name in _SHOWN.findall(path.read_text(encoding="utf-8"))}
 
-    def kept(icon: re.Match[str]) -> str:
+    def if_shown(icon: re.Match[str]) -> str:
         return icon[0] if shown & {icon["name"], *re.findall(r'"([^"]+)"', icon["others"])} else ""
 
-    script.write_text(_ICON.sub(kept, text), encoding="utf-8")
+    script.write_text(_ICON.sub(if_shown, text), encoding="utf-8")

@@ -24,37 +24,38 @@ def cheat_sheet(slug: str) -> str:
 
 
 def neighbours(slug: str) -> tuple[Chapter | None, Chapter | None]:
-    """The chapters before and after this one, without those that stand beside the way; None at the ends of the course.
-    Raises LookupError for another slug."""
+    """The chapters before and after this one, without side chapters; None at the ends of the course. Raises LookupError
+    for another slug."""
     at = CHAPTERS.index(chapter(slug))
     before = [one for one in CHAPTERS[:at] if not one.beside]
     after = [one for one in CHAPTERS[at + 1 :] if not one.beside]
     return (before[-1] if before else None), (after[0] if after else None)
 
 
-def beside(slug: str) -> Chapter | None:
-    """The chapter that stands beside the way to the next one, if there is one. Raises LookupError for another slug."""
+def side_chapter(slug: str) -> Chapter | None:
+    """The side chapter between this chapter and the next, if there is one. Raises LookupError for another slug."""
     following = CHAPTERS[CHAPTERS.index(chapter(slug)) + 1 :][:1]
     return next((one for one in following if one.beside), None)
 
 
 def top(slug: str) -> str:
-    """The bar above a chapter: contents, the chapters before, after and beside it, its cheat sheet, the glossary, the
-    notation."""
+    """The bar above a chapter: contents, the chapters before and after it, its side chapter, its cheat sheet, the
+    glossary, the notation."""
     previous, following = neighbours(slug)
     parts = [f"[Contents]({CONTENTS})"]
     if previous:
         parts.append(f"[← {_label(previous)}]({previous.slug}.ipynb)")
     if following:
         parts.append(f"[{_label(following)} →]({following.slug}.ipynb)")
-    if aside := beside(slug):
+    if aside := side_chapter(slug):
         parts.append(f"[{_label(aside)}]({aside.slug}.ipynb)")
     parts += [f"[Cheat sheet]({cheat_sheet(slug)})", f"[Glossary]({GLOSSARY})", f"[Notation]({NOTATION})"]
     return " · ".join(parts)
 
 
 def bottom(slug: str) -> str:
-    """The bar below a chapter: its exercises, the chapter before it, those after and beside it with their ideas."""
+    """The bar below a chapter: its exercises, the chapter before it, and the next and the side chapter with their
+    ideas."""
     previous, following = neighbours(slug)
     lines = []
     if ids := exercises_of_notebook(slug):
@@ -64,13 +65,13 @@ def bottom(slug: str) -> str:
         parts.append(f"**Next** [{_label(following)}]({following.slug}.ipynb) ({following.idea})")
     else:
         parts.append(f"**The end of the course** [Contents]({CONTENTS})")
-    if aside := beside(slug):
+    if aside := side_chapter(slug):
         parts.append(f"**Beside it** [{_label(aside)}]({aside.slug}.ipynb) ({aside.idea})")
     return "\n\n".join([*lines, " · ".join(parts)])
 
 
 def with_navigation(notebook: nbformat.NotebookNode, slug: str) -> nbformat.NotebookNode:
-    """The notebook of this chapter with both bars, as its first and its last cell, in the place of older ones."""
+    """The notebook of this chapter with both bars as its first and last cell, replacing older ones."""
     cells = [cell for cell in notebook.cells if not is_navigation(cell)]
     changed = nbformat.from_dict(notebook)
     changed.cells = [_cell(TOP, top(slug)), *cells, _cell(BOTTOM, bottom(slug))]

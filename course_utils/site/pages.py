@@ -97,7 +97,7 @@ def write_sources(
 
 
 def site_link(link: str, page: Path, root: Path) -> str:
-    """A link as it stands in the file `page` of the repository → the same link on the site. Others stay as they are."""
+    """A link in the file `page` of the repository → the same link on the site. Other links stay as they are."""
     if re.match(r"[a-zA-Z][a-zA-Z+.-]*:|//|#", link):
         return link
     file, hash_mark, anchor = link.partition("#")
@@ -129,7 +129,7 @@ def markdown(text: str, page: Path, root: Path, *anchors: Callable[[str], str]) 
 
 
 def _anchored(text: str, anchors: Iterable[Callable[[str], str]]) -> str:
-    """`text` with a `<span id=...>` before a heading for each anchor that is not what Sphinx calls the section."""
+    """`text` with a `<span id=...>` before a heading for each anchor that differs from Sphinx's own id."""
     lines, fenced = [], False
     for line in text.split("\n"):
         fenced ^= line.lstrip().startswith("```")
@@ -187,8 +187,8 @@ def _title(path: Path) -> str:
 def outputs(cell: NotebookNode, path: Path, root: Path, extra: Path) -> tuple[list[NotebookNode], list[str]]:
     """A code cell's outputs as a page shows them, and what its alt text lacks.
 
-    A widget is its still picture, with its state where it has one, or its HTML; a picture is a file below `extra` and
-    an `<img>`; progress bars are gone.
+    A widget becomes its still picture, with its state if it has one, or its HTML; a picture becomes a file below
+    `extra` and an `<img>`; progress bars are removed.
     """
     alts = cell.metadata.get("alt", [])
     alts = [alts] if isinstance(alts, str) else list(alts)
@@ -228,7 +228,7 @@ def _text(value: str | Sequence[str]) -> str:
 
 
 def _picture(output: NotebookNode, kind: str) -> Picture:
-    """The picture of this kind in an output; one drawn twice as fine says how large it is on the page."""
+    """The picture of this kind in an output, with its size on the page if it is drawn at twice that size."""
     png = base64.b64decode(_text(output.data.get("image/png", "")))
     size = output.metadata.get(kind) or output.metadata.get("image/png") or {}
     if kind == "image/svg+xml":
@@ -240,7 +240,7 @@ def _picture(output: NotebookNode, kind: str) -> Picture:
 
 
 def _game_page(game: games.Game, root: Path, extra: Path) -> str:
-    """The page of a game: its words, and in the place of the mark the game itself."""
+    """The page of a game: its text, with the game itself in place of the mark."""
     path = root / game.file
     words = markdown(path.read_text(encoding="utf-8"), path, root, _github)
     (shown,), _ = outputs(games.cell_of(game), path, root, extra)
@@ -248,7 +248,7 @@ def _game_page(game: games.Game, root: Path, extra: Path) -> str:
 
 
 def _kernel_page(source: Path, root: Path, diff: Path | None = None) -> str:
-    """The page of a kernel; `diff`: what it is made by, if it is no file, which is then shown ahead of it."""
+    """The page of a kernel; `diff`: the diff that makes a broken kernel, shown before it."""
     inside = source.relative_to(root)
     up = os.path.relpath(root / inside.parent, source.parent)
     change = f"````diff\n{diff.read_text(encoding='utf-8').rstrip()}\n````\n\nThe whole kernel:\n\n" if diff else ""
@@ -294,7 +294,7 @@ def _write_start(
     sheets: Sequence[Path],
     guides: Sequence[Path],
 ) -> None:
-    """index.md: the README, behind its title a kernel that runs and the ways from there, and the order of the pages."""
+    """Writes index.md: the README, after its title a running kernel and links, and the order of the pages."""
     readme = root / "README.md"
     title, below, rest = markdown(readme.read_text(encoding="utf-8"), readme, root, _github).partition("\n\n")
     (shown,), _ = outputs(front.cell(), readme, root, sources.extra)

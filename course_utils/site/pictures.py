@@ -1,4 +1,4 @@
-"""Pictures on a page. One whose panels stand side by side is cut between them, so that they stack on a phone."""
+"""Pictures on a page. A picture with panels side by side is cut between them, so that they stack on a phone."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ GAP = 6  # pixels of the page, at least, between two panels: nothing is drawn th
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as a cell shows it. kind: its media type; width, height: pixels of the page, None for its own.
+    """A picture of a cell's output. kind: its media type; width, height: pixels of the page, None for its own.
 
-    pixels: of a drawing (SVG) the same as PNG, if the cell has that, too.
+    pixels: the PNG of a drawing (SVG), if the cell has one, too.
     """
 
     content: bytes
@@ -56,7 +56,7 @@ def to_html(picture: Picture, name: str, alt: str, page: Path, root: Path, extra
 
 
 def _panels(picture: Picture) -> list[Picture]:
-    """The panels of a picture from left to right; one without a gap, or of which no pixels are known, as it is."""
+    """The panels of a picture from left to right; without a gap, or without pixels, the picture itself."""
     pixels = picture.content if picture.kind == "image/png" else picture.pixels
     if not pixels:
         return [picture]
@@ -83,7 +83,7 @@ def _cut_pixels(content: bytes, left: float, right: float) -> bytes:
 
 
 def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
-    """The same of a slim SVG: seen through a narrower window, without the panels that lie beyond it."""
+    """The part of a slim SVG between two shares of its width: a narrower view, without the panels outside it."""
     text = content.decode()
     head = re.search(r"<svg\b[^>]*>", text)
     view = re.search(r'viewBox="([^"]*)"', head[0])
@@ -91,12 +91,13 @@ def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
     window = f'viewBox="{x + left * width:g} {y:g} {(right - left) * width:g} {height:g}"'
     narrow = re.sub(r' (?:width|height)="[^"]*"', "", head[0].replace(view[0], window))
     size = f' width="{(right - left) * width:g}" height="{height:g}">'
-    seen = without_others(text, x + left * width, x + right * width)
-    return seen.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
+    narrowed = without_others(text, x + left * width, x + right * width)
+    return narrowed.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
 
 
 def _gaps(image: Image.Image, scale: float) -> list[int]:
-    """Where panels part: the middles of columns that are one colour from top to bottom, with a panel on both sides."""
+    """The gaps between panels: the middles of columns that are one colour from top to bottom, with a panel on both
+    sides."""
     pixels = np.asarray(image.convert("RGBA")).view(np.uint32)[:, :, 0]  # a colour is one number
     blank = (pixels == pixels[0, 0]).all(axis=0)
     starts = np.flatnonzero(np.diff(blank.astype(int), prepend=0) == 1)

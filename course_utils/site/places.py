@@ -1,4 +1,4 @@
-"""Where this machine keeps things is nobody's business: paths that no page of the site may show, and what stands there.
+"""Paths of this machine that no page of the site may show, and the text in their place.
 
 Outputs name the checkout, its virtual environment and the home of whoever built the site (the doctor's report does).
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def private(root: Path) -> dict[str, str]:
-    """Path → what stands for it: the checkout in `root`, the virtual environment if there is one, and the home."""
+    """Path → the text in its place: the checkout in `root`, the virtual environment if there is one, and the home."""
     named = {str(Path.home()): "~", str(root.resolve()): "…"}
     if sys.prefix != sys.base_prefix:
         named[sys.prefix] = ".venv"
@@ -20,14 +20,14 @@ def private(root: Path) -> dict[str, str]:
 
 
 def neutral(text: str, named: Mapping[str, str]) -> str:
-    """`text` with each of these paths replaced; a longer one goes before one that holds it."""
+    """`text` with each of these paths replaced, longer paths first."""
     for path in sorted(named, key=len, reverse=True):
         text = _whole(path).sub(lambda _, name=named[path]: name, text)
     return text
 
 
 def shown(text: str, paths: Mapping[str, str]) -> list[str]:
-    """Those of `paths` that stand in `text`."""
+    """The paths of `paths` that occur in `text`."""
     return [path for path in paths if path in text and _whole(path).search(text)]
 
 

@@ -1,4 +1,4 @@
-"""The chapters' widgets on a page without a kernel: JupyterLab's own JavaScript, and the state that it starts from.
+"""The chapters' widgets on a page without a kernel: JupyterLab's own JavaScript, and the state to start from.
 
 A widget's output carries its state (`course_utils.widgets.frame.STATE`). static/widgets.js puts the widget in the place
 of its still picture; without scripts the picture stays.
@@ -19,8 +19,8 @@ STATE = "application/vnd.attention-course.widget+json"
 
 
 def files() -> Iterator[tuple[str, str]]:
-    """What pages with a widget load, as (path, text): each script as JupyterLab gets it (`widgets.frame.esm`),
-    without the lines that are comments: a page is to be light."""
+    """The files that pages with a widget load, as (path, text): each script as JupyterLab gets it
+    (`widgets.frame.esm`), without comment lines, which keeps pages light."""
     scripts = WIDGETS / "js"
     texts = {str(file.relative_to(scripts)): file.read_text(encoding="utf-8") for file in sorted(scripts.rglob("*.js"))}
     for name, text in texts.items():

@@ -124,10 +124,11 @@ def index_scores(x: Tensors) -> Tensor:
     return torch.einsum("bsj,bsjt->bst", x.weights, dots).masked_fill(~visible(), -torch.inf)
 
 
-def attention(x: Tensors, kept: Tensor | None = None) -> Tensor:
-    """Weights `[B, QUESTIONS, HEADS, LENGTH]` over the visible keys, or over the keys `kept [B, QUESTIONS, LENGTH]`."""
+def attention(x: Tensors, marked: Tensor | None = None) -> Tensor:
+    """Weights `[B, QUESTIONS, HEADS, LENGTH]` over the visible keys, or over the marked ones `[B, QUESTIONS,
+    LENGTH]`."""
     scores = torch.einsum("bshd,btd->bsht", x.query, x.latent) * SCALE
-    mask = visible() if kept is None else visible() & kept
+    mask = visible() if marked is None else visible() & marked
     return scores.masked_fill(~mask.unsqueeze(-2), -torch.inf).softmax(dim=-1)
 
 
@@ -284,11 +285,11 @@ def accuracy(model: Recall, k: int | None = None, way: str = "indexer") -> float
 
 @one_thread()
 @torch.no_grad()
-def accuracy_with(model: Recall, kept: Tensor | None) -> float:
+def accuracy_with(model: Recall, marked: Tensor | None) -> float:
     """Share of right answers on `new_batch` with the marked keys, bool `[B, QUESTIONS, LENGTH]`."""
     data = new_batch()
     x = model.tensors(data)
-    weights = attention(x, kept)
+    weights = attention(x, marked)
     attended = torch.einsum("bsht,btd->bshd", weights, x.latent)
     return (model.answer(data, attended).argmax(dim=-1) == data.answers).float().mean().item()
 
@@ -299,5 +300,5 @@ def mass_kept(model: Recall, ks: Sequence[int], way: str = "indexer") -> list[fl
     """Share of the dense attention's mass on the keys chosen by `way`, for each number of keys in `ks`."""
     x = model.tensors(new_batch())
     chosen = choice_scores(x, way).topk(max(ks), dim=-1).indices  # the first choice first
-    kept = mass(attention(x)).gather(-1, chosen).cumsum(dim=-1).mean(dim=(0, 1))
-    return [kept[k - 1].item() for k in ks]
+    sums = mass(attention(x)).gather(-1, chosen).cumsum(dim=-1).mean(dim=(0, 1))
+    return [sums[k - 1].item() for k in ks]

@@ -35,8 +35,10 @@ def text(root: Path = ROOT) -> tuple[str, str]:
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         pages.append("\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"))
-    kept = [p for page in pages for p in map(_plain, re.sub(r"(?s)```.*?```", "", page).split("\n\n")) if len(p) > 60]
-    return "\n".join(p for n, p in enumerate(kept) if n % HELD_OUT), "\n".join(kept[::HELD_OUT])
+    paragraphs = [
+        p for page in pages for p in map(_plain, re.sub(r"(?s)```.*?```", "", page).split("\n\n")) if len(p) > 60
+    ]
+    return "\n".join(p for n, p in enumerate(paragraphs) if n % HELD_OUT), "\n".join(paragraphs[::HELD_OUT])
 
 
 def _plain(paragraph: str) -> str:

@@ -168,15 +168,16 @@ def study(cases: list[Case]) -> list[measured.Row]:
     for case in cases:
         start = time.process_time()
         accuracy = train(case)
-        seen = visible_facts(case)
+        visible = visible_facts(case)
         row = {"name": case.name, "pattern": case.pattern.name, "layers": case.layers}
         row["steps"] = case.steps or STEPS[case.layers]
         row["keys_per_question"] = case.top_k or case.pattern.mask(LENGTH)[FACTS:].sum(dim=1).float().mean().item()
-        row |= {"visible_facts": seen, "reachable_facts": reachable_facts(case)}
-        row |= {"expected_accuracy": expected_accuracy(seen), "accuracy": accuracy}
+        row |= {"visible_facts": visible, "reachable_facts": reachable_facts(case)}
+        row |= {"expected_accuracy": expected_accuracy(visible), "accuracy": accuracy}
         rows.append(row | {"cpu_seconds": round(time.process_time() - start, 1)})
         print(
-            f"{case.name}, {case.layers} layers: {accuracy:.1%}, {expected_accuracy(seen):.1%} in one layer", flush=True
+            f"{case.name}, {case.layers} layers: {accuracy:.1%}, {expected_accuracy(visible):.1%} in one layer",
+            flush=True,
         )
     return rows
 

@@ -1,4 +1,4 @@
-"""What widgets share whose buttons keep Python at work for seconds: the state in words, and a player below."""
+"""A widget whose buttons run Python for seconds: the state in words, and a player below."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from course_utils.widgets.player import Player
 
 
 class AtWork(anywidget.AnyWidget):
-    """`status` says in words what is going on, `busy` that Python is at work. `below` is a place of its own, shown by
-    whoever shows the widget, in which a launch is played."""
+    """`status` says in words what is going on, and `busy` whether Python runs. `below` shows a launch; the caller
+    displays it under the widget."""
 
     status = traitlets.Unicode().tag(sync=True)
     busy = traitlets.Bool(False).tag(sync=True)
@@ -24,14 +24,14 @@ class AtWork(anywidget.AnyWidget):
         self.below = ipywidgets.Output()
 
     def play_below(self, player: Player | None) -> None:
-        """Puts a player into `below`, in the place of what was there; None: nothing."""
+        """Shows a player in `below`, in place of the one before; None: empties it."""
         self.below.outputs = ()
         if player is not None:
             self.below.append_display_data(player)
 
     @contextlib.contextmanager
     def at_work(self, words: str, what_failed: str) -> Iterator[None]:
-        """Says `words` while the block runs. What it raises is said, too: behind a button nobody would see it."""
+        """Sets `status` to `words` while the block runs. An exception goes into `status`: a button shows none."""
         self.busy, self.status = True, words
         try:
             yield

@@ -1,4 +1,4 @@
-"""Chapter 03's widget of banks: where eight lanes find the chunks that one `ldmatrix` reads, and who waits for whom."""
+"""Chapter 03's widget of banks: where eight lanes find the chunks that one `ldmatrix` reads, and which lanes wait."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WIDTHS = (64, 128)  # numbers in a row, the head dimension
 
 @dataclass(frozen=True)
 class BankState:
-    """One read of chunk `chunk` of eight rows. offsets: bytes from the tile's first, by lane; turns: by lane, the
-    wavefront in which it is served, counted from 0; pitch: bytes from a row to the next."""
+    """One read of chunk `chunk` of eight rows. offsets: by lane, bytes from the start of the tile; turns: by lane, its
+    wavefront, counted from 0; pitch: bytes from a row to the next."""
 
     offsets: tuple[int, ...]
     turns: tuple[int, ...]
@@ -49,7 +49,7 @@ def bank_state(layout: str, width: int, chunk: int) -> BankState:
 
 
 def place(layout: str, row: int, chunk: int) -> int:
-    """At which place of its row a chunk lies."""
+    """The place of a chunk in its row."""
     return chunk ^ row % 8 if layout == "swizzled" else chunk
 
 
@@ -59,7 +59,7 @@ class BankPlaces(Frame):
     _script = "bank_places.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
-        """A still picture of a read of chunk `step` (None: the one now shown), in all three layouts side by side."""
+        """A still picture of a read of chunk `step` (None: the current one), in all three layouts side by side."""
         return _draw(self.meta["start"]["width"], self.step if step is None else step)
 
 

@@ -1,4 +1,4 @@
-"""Chapter 00's widget of banks: how many turns a warp waits that reads a column of a tile in shared memory."""
+"""Chapter 00's widget of banks: how many turns a warp takes to read a column of a tile in shared memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STILL = (32, 33)  # pitches of the still picture
 
 
 def _colour(bank: int) -> str:
-    """Of a bank: hues go around once, and neighbours differ in lightness too."""
+    """The colour of a bank: hues go around once, and neighbours differ in lightness, too."""
     rgb = colorsys.hls_to_rgb(bank / BANKS, 0.42 if bank % 2 else 0.66, 0.65)
     return "#" + "".join(f"{round(255 * part):02x}" for part in rgb)
 
@@ -28,7 +28,7 @@ BANK_COLOURS = tuple(_colour(bank) for bank in range(BANKS))
 
 @dataclass(frozen=True)
 class ColumnState:
-    """A warp reads a column. banks: where each lane's word lies; turns: in which it is served, counted from 0."""
+    """A warp reads a column. banks: by lane, the bank of its word; turns: by lane, its turn, counted from 0."""
 
     banks: tuple[int, ...]
     turns: tuple[int, ...]
@@ -40,23 +40,23 @@ class ColumnState:
 
 
 def column_state(pitch: int) -> ColumnState:
-    """Lane l reads word l · pitch: the first word of row l. Lanes that want the same word get it in one turn.
+    """Lane l reads word l · pitch, the first word of row l. Lanes that want the same word share a turn.
 
     Raises ValueError naming the argument.
     """
     if pitch not in range(MOST + 1):
         raise ValueError(f"pitch: got {pitch}, takes 0 to {MOST}")
     words = [lane * pitch for lane in range(LANES)]
-    seen: Counter[int] = Counter()
+    turns_of: Counter[int] = Counter()
     turn_of = {}
     for word in dict.fromkeys(words):
-        turn_of[word] = seen[word % BANKS]
-        seen[word % BANKS] += 1
+        turn_of[word] = turns_of[word % BANKS]
+        turns_of[word % BANKS] += 1
     return ColumnState(tuple(word % BANKS for word in words), tuple(turn_of[word] for word in words))
 
 
 class BankTurns(Frame):
-    """Made by `bank_turns`. `step` is the pitch, the words from a row of the tile to the next."""
+    """Made by `bank_turns`. `step` is the pitch: the number of words from a row of the tile to the next."""
 
     _script = "bank_turns.js"
 
@@ -67,8 +67,8 @@ class BankTurns(Frame):
 
 
 def bank_turns(pitch: int = 32) -> BankTurns:
-    """A tile of 32 rows in the browser, coloured by bank, and the turns of a warp that reads its first column; there
-    the pitch of the rows can be changed. Raises ValueError naming the argument."""
+    """A tile of 32 rows in the browser, coloured by bank, and the turns of a warp that reads its first column; a slider
+    changes the pitch of the rows. Raises ValueError naming the argument."""
     column_state(pitch)
     return BankTurns(meta={"most": MOST, "colours": BANK_COLOURS}, data=b"", step=pitch)
 

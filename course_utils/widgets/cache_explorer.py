@@ -1,4 +1,4 @@
-"""Chapter 06's widget: sequences take pages, share them, copy and give them back; and what fits into a GPU's memory."""
+"""Chapter 06's widget: sequences take, share, copy and free pages; and how many sequences fit in a GPU's memory."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ COLOURS = dict(zip("ABCDEFG", (LANES_OF_A_READ[n] for n in (5, 2, 3, 1, 6, 4, 7)
 
 
 class CachedModel(NamedTuple):
-    """A model as its cache sees it. keeps: what of a token, and in how many layers; bytes_of: what so many tokens take
-    in a dtype."""
+    """A model as its cache sees it. keeps: what it stores of a token, and in how many layers; bytes_of: bytes of some
+    tokens in a dtype."""
 
     keeps: str
     bytes_of: Callable[[int, str], int]
 
 
 class Fit(NamedTuple):
-    """token: bytes that one takes; sequence: bytes of a whole one; sequences: how many fit into `MEMORY`; longest: how
-    many would if each had room for the longest of `CONTEXTS` reserved."""
+    """token: bytes of one token; sequence: bytes of a whole sequence; sequences: how many fit in `MEMORY`; longest: how
+    many fit if each reserves room for the longest of `CONTEXTS`."""
 
     token: int
     sequence: int
@@ -62,7 +62,7 @@ def _llama(kv_heads: int) -> CachedModel:
 
 
 def _latents(tokens: int, dtype: str, layers: int = 61) -> int:
-    """In FP8 as FlashMLA keeps them: the latent in E4M3 with four fp32 scales, the RoPE key in bf16."""
+    """FP8 as FlashMLA stores it: the latent in E4M3 with four fp32 scales, the RoPE key in bf16."""
     sizes = (
         {"element_bytes": 1, "rope_bytes": 2, "scale_bytes": 16} if dtype == "FP8" else {"element_bytes": DTYPES[dtype]}
     )
@@ -155,12 +155,12 @@ def cache_explorer(
             for dtype in DTYPES
         },
     }
-    widget = CacheExplorer(meta=meta, data=b"", step=_telling(states[page_size]))
+    widget = CacheExplorer(meta=meta, data=b"", step=_opening_step(states[page_size]))
     widget.states = states[page_size]
     return widget
 
 
-def _telling(states: Sequence[CacheState]) -> int:
+def _opening_step(states: Sequence[CacheState]) -> int:
     """The step before the first copy."""
     return next(n for n, state in enumerate(states) if state.copies) - 1
 
@@ -185,7 +185,7 @@ def _sent(state: CacheState) -> dict:
 
 
 def _meters(state: CacheState) -> list[tuple[str, str, Usage, int]]:
-    """Of the cache in pages, and of one without: how many have a place, what fills it, usage and the taken rows."""
+    """The meters of both caches, in pages and without pages: sequences with a place, usage and the taken rows."""
     there, meters = len(state.tables), []
     for kind, usage, placed in (
         ("In pages", state.usage, there),
@@ -219,7 +219,7 @@ def _draw(state: CacheState, start: dict) -> Figure:
 
 
 def _draw_pool(axes: Axes, state: CacheState, size: int) -> None:
-    """The pool as it lies: 16 rows a line, in pages. A shared row has the colours of all who have it."""
+    """The pool in memory order: 16 rows a line, in pages. A shared row has the colours of all its owners."""
     corners = [
         (n * size % LINE + 0.35 * (n * size % LINE // size), STRIDE * (n * size // LINE)) for n in range(ROWS // size)
     ]
@@ -275,5 +275,5 @@ def _draw_fits(axes: Axes, context: int, dtype: str) -> None:
 
 
 def _write(axes: Axes, x: float, y: float, text: str) -> None:
-    """Text that the layout makes no room for."""
+    """Text that takes no room in the layout."""
     axes.text(x, y, text, fontsize=8, va="center").set_in_layout(False)

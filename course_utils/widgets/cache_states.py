@@ -1,4 +1,4 @@
-"""The states of the cache explorer: the books of a real `PagedCache`, step by step, and what happened in words."""
+"""The states of the cache explorer: a `PagedCache` step by step, and what happened in words."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ RESERVED = 32  # rows that a cache without pages keeps for each sequence: none m
 
 
 class Action(NamedTuple):
-    """What happens in a step. kind: "arrive" (one, with a prompt of `tokens`), "say" (each of `who` says a token),
-    "fork" (one, with the first `tokens` of `other`) or "end" (each of `who`)."""
+    """One step. kind: "arrive" (one sequence, with a prompt of `tokens`), "say" (each of `who` says a token), "fork"
+    (one, with the first `tokens` of `other`) or "end" (each of `who`)."""
 
     kind: str
     who: str
@@ -49,8 +49,8 @@ STORY = (
 
 
 class Page(NamedTuple):
-    """A page of the pool. owners: the sequences that have it; filled: rows that hold a token; first: the number of the
-    first of these in its sequence."""
+    """A page of the pool. owners: its sequences; filled: rows that hold a token; first: the number of its first token
+    in its sequence."""
 
     owners: str
     filled: int
@@ -58,12 +58,13 @@ class Page(NamedTuple):
 
 
 class CacheState(NamedTuple):
-    """The books after a step.
+    """The cache after a step.
 
-    said: what happened. pages: all of the pool. tables: of each sequence its pages in order, its block table; lengths:
-    its tokens. taken, freed: pages that were free before, or are now. copies: (from, to), pages that a write had to
-    copy. written: slots of new tokens. waiting: who found no room. usage: of the pages. placed: who would have a place
-    in a cache of the same size without pages, which keeps `RESERVED` rows for each; reserved: the usage of that.
+    said: what happened. pages: all pages of the pool. tables: the block table of each sequence; lengths: its tokens.
+    taken, freed: pages that were taken or freed in this step. copies: (from, to), pages that a write copied. written:
+    slots of new tokens. waiting: sequences without room. usage: of the pages. placed: the sequences that would have a
+    place in a cache of the same size without pages, which reserves `RESERVED` rows for each; reserved: the usage of
+    that cache.
     """
 
     said: str
@@ -91,7 +92,7 @@ def cache_states(page_size: int) -> list[CacheState]:
 
 
 class _Books:
-    """A cache, and which sequence of it has which letter."""
+    """A cache, and the letter of each of its sequences."""
 
     def __init__(self, cache: PagedCache) -> None:
         self.cache = cache
@@ -101,7 +102,7 @@ class _Books:
         self.waiting = ""
 
     def after(self, action: Action | None) -> CacheState:
-        """Does what an action says, None: nothing; the state after it."""
+        """The state after an action; None: without one."""
         self.copies, self.written, self.waiting = [], [], ""
         before = self.users()
         said = self.act(action)
@@ -142,7 +143,7 @@ class _Books:
         return tuple(found)
 
     def without_pages(self) -> tuple[str, Usage]:
-        """Who of the sequences would have a place, the oldest first, where each gets `RESERVED` rows for itself."""
+        """The sequences that would have a place, the oldest first, if each got `RESERVED` rows of its own."""
         cache, placed = PagedCache(self.cache.pages, self.cache.page_size), ""
         for name, tokens in self.lengths().items():
             try:
@@ -156,7 +157,7 @@ class _Books:
     # ------------------------------------------------------------------------------------------ actions
 
     def act(self, action: Action | None) -> str:
-        """Does it, and says what happened."""
+        """Performs an action, and says what happened."""
         match action:
             case Action("arrive", who, tokens):
                 return self.arrive(who, tokens)
@@ -203,7 +204,7 @@ class _Books:
         return f"{shared} {last}"
 
     def say(self, names: str) -> str:
-        told, grown, inside = [], {}, []
+        sentences, grown, inside = [], {}, []
         for name in names:
             number = self.numbers[name]
             before, length = self.cache.pages_of(number), self.cache.length(number)
@@ -215,7 +216,7 @@ class _Books:
             elif table != before:
                 self.copies.append((before[-1], table[-1]))
                 others = [other for other, its in self.tables().items() if before[-1] in its]
-                told.append(
+                sentences.append(
                     f"{name} may not write into page {before[-1]}, which {_and(others)} has, too: it copies it to page "
                     f"{table[-1]} and writes there."
                 )
@@ -223,12 +224,12 @@ class _Books:
                 inside.append(name)
         if grown:
             took = [f"{name} takes page {page}" for name, page in grown.items()]
-            told.append(f"{_and(took)}: {'its' if len(took) == 1 else 'their'} last one was full.")
+            sentences.append(f"{_and(took)}: {'its' if len(took) == 1 else 'their'} last one was full.")
         if len(inside) == 1:
-            told.append(f"{inside[0]} writes into its last page, which nobody else has.")
+            sentences.append(f"{inside[0]} writes into its last page, which nobody else has.")
         elif inside:
-            told.append(f"{_and(inside)} write into their last pages.")
-        return f"{_and(names)} {'says a token' if len(names) == 1 else 'say a token each'}. {' '.join(told)}"
+            sentences.append(f"{_and(inside)} write into their last pages.")
+        return f"{_and(names)} {'says a token' if len(names) == 1 else 'say a token each'}. {' '.join(sentences)}"
 
     def end(self, names: str) -> str:
         held = sorted({page for name in names for page in self.tables()[name]})
@@ -246,7 +247,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """How many of something, in words: "1 page", "2 pages"."""
+    """A number of things in words: "1 page", "2 pages"."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 

@@ -30,10 +30,10 @@ BLUE, ORANGE, GREY = (MATRICES[name] for name in ("Q", "pick", "S"))
 
 @dataclass(frozen=True)
 class DsaState:
-    """What becomes of one query. Positions of keys are in ascending order.
+    """The way of one query. Positions of keys are in ascending order.
 
-    visible: the keys that the query sees. chosen: the k of them with the highest scores, the first of equal ones, or
-    all of them. threshold: the lowest score chosen; minus infinity if there is no key. window: the last k visible keys.
+    visible: the keys that the query sees. chosen: the k of them with the highest scores (of equal scores the first), or
+    all of them. threshold: the lowest chosen score; minus infinity if there is no key. window: the last k visible keys.
     missed_by_window: chosen keys that are not in the window. The masses are sums of true attention over chosen, window
     and missed_by_window, between 0 and 1.
     """
@@ -204,7 +204,7 @@ def _draw(logits: Tensor, weights: Tensor, query: int, k: int) -> Figure:
     figure = Figure(figsize=(8, 6), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.04, 1, 0.96))  # the last line is for the note about still pictures
     bars, strips, gather, output = figure.subplots(4, 1, height_ratios=(4, 1.6, 3, 4), sharex=True)
-    seen = scores.masked_fill(scores == -torch.inf, 0.0)
+    heights = scores.masked_fill(scores == -torch.inf, 0.0)
     chosen, last = len(state.chosen), len(state.window)
     titles = (
         f"1  Indexer scores of query t = {query}; dashed: the k-th",
@@ -215,7 +215,7 @@ def _draw(logits: Tensor, weights: Tensor, query: int, k: int) -> Figure:
     )
     for axes, title in zip((bars, strips, gather, output), titles, strict=True):
         axes.set_title(title, fontsize=9.5, loc="left")
-    bars.bar(range(keys), seen.tolist(), color=colours)
+    bars.bar(range(keys), heights.tolist(), color=colours)
     if state.chosen:
         bars.axhline(state.threshold, color="black", linestyle="--", linewidth=0.8)
     output.bar(range(keys), attention.tolist(), color=colours)
@@ -234,7 +234,7 @@ def _draw(logits: Tensor, weights: Tensor, query: int, k: int) -> Figure:
 
 
 def _draw_cells(axes: Axes, filled: dict[int, str], count: int, low: float, height: float, first: int = 0) -> None:
-    """A row of `count` cells from `first` on, and the colours of those that are filled."""
+    """A row of `count` cells from `first` on; filled: cell → colour."""
     axes.axis("off")
     axes.set_ylim(0, 1)
     cells = range(first, first + count)

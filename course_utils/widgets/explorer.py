@@ -1,4 +1,4 @@
-"""Chapter 04's widget: the mask of a sparse pattern at token and at tile level, its cost, and who reaches whom."""
+"""Chapter 04's widget: the mask of a sparse pattern by tokens and by tiles, its cost, and its reach over layers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def make_pattern(kind: str, values: Mapping[str, int], length: int) -> Pattern:
 class Tiles:
     """The tiles of `size` × `size` pairs that cover a mask; state [side, side] uint8 is SKIPPED, PARTIAL or FULL.
 
-    As in BlockLists, a tile is full if all its keys exist and all its queries that exist see all of them.
+    As in BlockLists, a tile is full if all its keys exist and all its existing queries see all of them.
     """
 
     size: int
@@ -119,10 +119,10 @@ def tiles_of(mask: torch.Tensor, size: int) -> Tiles:
     side = ceil_div(length, size)
     padded = torch.zeros(side * size, side * size, dtype=torch.bool)
     padded[:length, :length] = mask
-    kept = padded.reshape(side, size, side, size).sum((1, 3))
+    visible = padded.reshape(side, size, side, size).sum((1, 3))
     queries = torch.full((side, 1), size)
     queries[-1] = length - (side - 1) * size
-    state = (kept > 0).to(torch.uint8) + (kept == queries * size).to(torch.uint8)
+    state = (visible > 0).to(torch.uint8) + (visible == queries * size).to(torch.uint8)
     return Tiles(size, state, int(mask.sum()))
 
 
@@ -207,7 +207,7 @@ def mask_explorer(
 
 
 def settings_of(pattern: Pattern, length: int) -> tuple[str, dict[str, int]] | None:
-    """The kind and the slider values that show `pattern` for `length` tokens; None if the sliders cannot."""
+    """The kind and the slider values that show `pattern` for `length` tokens; None if the sliders cannot show it."""
     kind, given = pattern.kind, dict(pattern.parameters)
     match kind:
         case "tree":

@@ -1,4 +1,4 @@
-"""Chapter 03's widget: who holds what in a product on tensor cores, and which banks ldmatrix reads.
+"""Chapter 03's widget: which lane holds which numbers in a tensor-core product, and which banks ldmatrix reads.
 
 The layouts are those of kernels/include/tensor_core.cuh and swizzled_tile.cuh.
 """

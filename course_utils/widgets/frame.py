@@ -34,8 +34,8 @@ else:
 
 
 def esm(name: str) -> str:
-    """The JavaScript module of one widget: js/shared.js, then what a line "// with ..." of js/`name` names, then that
-    file. site/widgets.py does the same."""
+    """The JavaScript module of one widget: js/shared.js, then the files named in lines "// with ..." of js/`name`, then
+    that file. site/widgets.py does the same."""
     own = (HERE / "js" / name).read_text(encoding="utf-8")
     before = ("shared.js", *re.findall(r"^// with ([\w/]+\.js)$", own, re.MULTILINE))
     return "\n".join([*((HERE / "js" / part).read_text(encoding="utf-8") for part in before), own])

@@ -1,4 +1,4 @@
-"""A small recorded kernel that steps by itself: what the first page of the course opens with."""
+"""A small recorded kernel that plays by itself on the first page of the course."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RunningKernel(Frame):
 
 
 def running_kernel(recording: Mapping[str, Any], data: bytes, words: str, *, first: int = 0) -> RunningKernel:
-    """A recording, as `Recording.packed` gives it, that plays by itself and begins again at step `first`. words: what
-    it shows, in a sentence. Raises ValueError for a step that there is not."""
+    """A recording, as `Recording.packed` returns it, that plays by itself and begins again at step `first`. words: what
+    it shows, in a sentence. Raises ValueError for a step that does not exist."""
     steps = recording["columns"][0]["count"]
     if not 0 <= first < steps:
         raise ValueError(f"first: got {first}, takes 0 to {steps - 1}")

@@ -1,4 +1,4 @@
-"""The self-check at the end of an exercise's notebook: runs the grader on the saved files and shows what it says.
+"""The self-check at the end of an exercise's notebook: runs the grader on the saved files and shows its result.
 
 In Jupyter it is a widget with a button that checks again. Without anywidget the grade is a table, and outside Jupyter
 it is printed.
@@ -47,7 +47,7 @@ class Check:
         return f"Checking {self._files()}: this takes a few seconds."
 
     def run(self) -> None:
-        """Grade the files as they are saved now, and keep the result."""
+        """Grades the saved files, and keeps the result."""
         self.submission = submission = read_submission(self.folder, self.exercise.id)
         self.result = grade_submission(submission, device=self.device)
         self.beside = beside(submission) if self.result.full else None
@@ -79,7 +79,7 @@ class Check:
 
     @property
     def page(self) -> str:
-        """The grade as HTML and, once everything is right, what comes after it."""
+        """The grade as HTML and, once everything is right, the section below it."""
         assert self.result is not None
         return self.result.to_html() + (self.beside.to_html() if self.beside else "")
 

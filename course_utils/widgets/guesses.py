@@ -41,7 +41,7 @@ _UNSET = object()
 
 
 class Held:
-    """What the guess is compared with: the block sets `value`, a number or one of the options. None says that there is
+    """The value that the guess is compared with: the block sets `value`, a number or one of the options. None: there is
     no such figure on this machine."""
 
     value: Value = _UNSET
@@ -60,7 +60,7 @@ class _Asked:
 
     @property
     def found(self) -> str:
-        """What stands where no widget runs: "Found: 37 sectors."."""
+        """The answer where no widget runs: "Found: 37 sectors."."""
         return f"Found: {self.words}." if self.words else "No such figure was found here."
 
 
@@ -122,7 +122,7 @@ def _asked(question: str, unit: str, form: dict, held: Held) -> _Asked:
 
 
 def _value(held: Held, form: dict) -> Value:
-    """What the block has set, as JSON holds it."""
+    """The block's value, as JSON holds it."""
     value = held.value
     if value is _UNSET:
         raise ValueError("held.value: not set; the block sets what the guess is compared with, or None")
@@ -137,7 +137,7 @@ def _value(held: Held, form: dict) -> Value:
 
 
 def _plain(value: object) -> object:
-    """A number of NumPy or torch as Python's own."""
+    """A number of NumPy or torch as a Python number."""
     return value.item() if hasattr(value, "item") else value
 
 
@@ -205,7 +205,7 @@ def _picture(kind: str, data: bytes, width: str) -> str:
 
 
 def _bundle(asked: _Asked, shown: Sequence[dict]) -> dict[str, str]:
-    """What stands where no widget runs, by media type. The site's script reads `data-guess`."""
+    """The output where no widget runs, by media type. The site's script reads `data-guess`."""
     plain = [bundle.get("text/plain", "").rstrip("\n") for bundle in shown]
     answer = f"<p><strong>{escape(asked.found)}</strong></p>" + "".join(map(_html, shown))
     page = (

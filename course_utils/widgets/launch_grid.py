@@ -1,4 +1,4 @@
-"""Chapter 00's widget of a launch: how many blocks `n` elements take, and which threads of the last one are idle."""
+"""Chapter 00's widget of a launch: how many blocks `n` elements take, and which threads of the last block are idle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSY, BUSY_TOO, IDLE = BLUE, SKY, PALE  # warps alternate
 
 @dataclass(frozen=True)
 class GridState:
-    """A launch of whole blocks. idle: threads without an element; idle_warps: warps that have none at all."""
+    """A launch of whole blocks. idle: threads without an element; idle_warps: warps without any."""
 
     blocks: int
     idle: int
@@ -48,8 +48,8 @@ class LaunchGrid(Frame):
 
 
 def launch_grid(n: int = 1000, threads: int = 256) -> LaunchGrid:
-    """The blocks of a launch in the browser, a line each, with the threads that have no element; `n` and the size of a
-    block can be changed there. Raises ValueError naming the argument."""
+    """The blocks of a launch in the browser, a line each, with the idle threads; controls change `n` and the block
+    size. Raises ValueError naming the argument."""
     grid_state(n, threads)
     meta = {"threads": threads, "sizes": SIZES, "most": MOST, "colours": (BUSY, BUSY_TOO, IDLE)}
     return LaunchGrid(meta=meta, data=b"", step=n)

@@ -1,4 +1,4 @@
-"""Chapter 00's widget of a load: into which sectors of memory the 32 addresses of a warp fall."""
+"""Chapter 00's widget of a load: which sectors of memory the 32 addresses of a warp touch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WANTED, MOVED = BLUE, ORANGE
 
 @dataclass(frozen=True)
 class LoadState:
-    """One load of a warp. addresses: in bytes from the first lane's; sectors: the numbers of those that move."""
+    """One load of a warp. addresses: in bytes from the first lane's; sectors: the numbers of the touched ones."""
 
     addresses: tuple[int, ...]
     sectors: tuple[int, ...]
@@ -49,8 +49,8 @@ class LoadSectors(Frame):
 
 
 def load_sectors(stride: int = 8, element_bytes: int = 4) -> LoadSectors:
-    """The load of a warp in the browser: its 32 addresses, and the sectors that move for them; stride and size of an
-    element can be changed there. Raises ValueError naming the argument."""
+    """The load of a warp in the browser: its 32 addresses and the sectors they touch; controls change stride and
+    element size. Raises ValueError naming the argument."""
     load_state(stride, element_bytes)
     meta = {"element_bytes": element_bytes, "elements": ELEMENTS, "most": MOST, "colours": (WANTED, MOVED)}
     return LoadSectors(meta=meta, data=b"", step=stride)

@@ -28,7 +28,7 @@ HANDS = {
 
 
 def judge(level: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """What a mark says: the barrier is missing after line `place` of the kernel. kind: "right", "close" (what races
+    """The verdict on a mark: the barrier is missing after line `place` of the kernel. kind: "right", "close" (the race
     passes this place, too), "ordered", "nothing" or "outside"; text, in words; steps: those that the text names.
 
     level: of `course_utils.chapters.missing_barrier.levels()`. Raises ValueError for a place below 0.

@@ -1,4 +1,4 @@
-"""The launch player on a learner's own kernel, opened at the moment that their grade is about."""
+"""The launch player on a learner's own kernel, opened at the moment that the grade is about."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own_run(found: Replay) -> Player:
 
 
 def words_of(found: Replay) -> str:
-    """What is seen, in a sentence or two."""
+    """What the player shows, in a sentence or two."""
     recording = found.recording
     where = f"Below: your kernel, part “{found.part}”, case “{found.case}”, block {recording.index}."
     if found.finding is not None:

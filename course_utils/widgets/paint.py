@@ -60,14 +60,14 @@ def tokens_of(grid: Tensor, cell: int) -> Tensor:
 
 
 def skipped(grid: Tensor, cell: int, size: int) -> tuple[int, int]:
-    """How many tiles of size × size tokens a grid skips, and how many there are."""
+    """The number of skipped tiles of size × size tokens, and the number of all tiles."""
     tiles = tiles_of(grid, size // cell)
     return tiles.count(SKIPPED), tiles.state.numel()
 
 
 def reach(grid: Tensor, layers: int, *, is_causal: bool) -> tuple[int, int]:
-    """Pairs of cells of which the first draws on the second after so many layers, and all that there are; is_causal:
-    of those whose second is not later. A cell draws on itself."""
+    """How many pairs of cells (first, second) there are in which the first draws on the second after so many layers,
+    and how many there are in all; is_causal: only pairs whose second cell is not later. A cell draws on itself."""
     counted = torch.ones(SIDE, SIDE, dtype=torch.bool)
     counted = counted.tril() if is_causal else counted
     step = (grid | torch.eye(SIDE, dtype=torch.bool)).float()
@@ -76,7 +76,7 @@ def reach(grid: Tensor, layers: int, *, is_causal: bool) -> tuple[int, int]:
 
 
 def judged(grid: Tensor, level: int) -> list[tuple[str, bool]]:
-    """What a level asks for, in words, and whether the grid has it."""
+    """The aims of a level in words, and whether the grid meets each."""
     asks = LEVELS[level]
     checks = []
     if asks.get("causal"):
@@ -96,8 +96,8 @@ def judged(grid: Tensor, level: int) -> list[tuple[str, bool]]:
 
 
 def code_of(grid: Tensor, cell: int) -> str:
-    """Python that makes `pattern`, whose mask for 64 · cell tokens is the grid's: a call of a known pattern, or of one
-    for blocks, or else the list of what each row sees."""
+    """Python that makes `pattern`, whose mask for 64 · cell tokens is the grid: a call of a known pattern or of a
+    pattern of blocks, else the list of keys of each row."""
     look_up = f"pattern = from_mask_mod(lambda b, h, i, j: seen[i // {cell}, j // {cell}])\n"
     if call := _found(grid, cell):
         return f"from course_utils.patterns import {_names(call)}\n\npattern = {call}\n"
@@ -137,7 +137,7 @@ def _names(call: str) -> str:
 
 
 def _known(grid: Tensor, cell: int) -> Iterator[tuple[str, Tensor]]:
-    """Calls of patterns that the grid may be, with the grids that they are."""
+    """Calls of patterns that may make the grid, with the grids that they make."""
     for kind, values in _guesses(grid):
         if call := _call(kind, values, cell):
             yield call, make_pattern(kind, values, SIDE).mask(SIDE)
@@ -170,7 +170,7 @@ def _guesses(grid: Tensor) -> Iterator[tuple[str, dict[str, int]]]:
 
 
 def _call(kind: str, values: Mapping[str, int], cell: int) -> str:
-    """A pattern as one types it for cells of so many tokens; "" where blocks of tokens are no such pattern."""
+    """A call of a pattern for cells of so many tokens; "" if no such pattern has blocks of tokens."""
     if cell > 1:
         match kind:
             case "full":

@@ -1,4 +1,4 @@
-"""Chapter 02's first widget: a list of scores cut in two, and how the sums of both pieces become that of the whole."""
+"""Chapter 02's first widget: a list of scores cut in two, and how the sums of both pieces merge into the whole sum."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ class TwoPieces(Frame):
 
 
 def two_pieces(scores: Sequence[float], cut: int | None = None) -> TwoPieces:
-    """Cut a list of scores in two and see the sums of both pieces become that of the whole.
+    """Cut a list of scores in two and see the sums of both pieces merge into the sum of the whole.
 
-    scores: 2 to 24 finite numbers. cut: how many are in the first piece at the start; None: where the first piece
-    shrinks and stays visible, else in the middle.
+    scores: 2 to 24 finite numbers. cut: how many are in the first piece at the start; None: a cut at which the first
+    piece shrinks and stays visible, else the middle.
 
     Raises ValueError naming the argument.
     """
@@ -80,13 +80,13 @@ def two_pieces(scores: Sequence[float], cut: int | None = None) -> TwoPieces:
     check_limit("scores", len(values), MOST_SCORES)
     if len(values) < 2 or not all(abs(value) < 1e6 for value in values):
         raise ValueError(f"scores: got {scores!r}, takes 2 to {MOST_SCORES} finite numbers")
-    cut = _telling(values) if cut is None else cut
+    cut = _opening_cut(values) if cut is None else cut
     if not 1 <= cut < len(values):
         raise ValueError(f"cut: got {cut}, takes 1 to {len(values) - 1}")
     return TwoPieces(meta={"scores": values}, data=pack(torch.tensor(values)), step=cut - 1)
 
 
-def _telling(scores: Sequence[float]) -> int:
+def _opening_cut(scores: Sequence[float]) -> int:
     """The cut at which one piece's factor is nearest to a half."""
     return min(range(1, len(scores)), key=lambda cut: abs(min(_factors(scores, cut)) - 0.5))
 

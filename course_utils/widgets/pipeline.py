@@ -1,4 +1,4 @@
-"""Chapter 07's pipeline viewer: who does what, and who waits, in one block of each step of the ladder."""
+"""Chapter 07's pipeline viewer: which unit works and which waits, in one block of each step of the ladder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pipeline(Frame):
     _script = "pipeline.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
-        """A still picture of a block (None: the one of now)."""
+        """A still picture of a block (None: the current one)."""
         return _draw(self.meta["blocks"][self.step if step is None else step], self.meta["from"])
 
 
@@ -53,8 +53,8 @@ def _draw(block: dict, begin: int) -> Figure:
     figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.92))  # the last line is for the note about still pictures
     axes = figure.subplots()
     for y, lane in enumerate(block["lanes"]):
-        seen = (span for span in lane["spans"] if span[1] > begin and span[0] < begin + WINDOW)
-        for start, end, kind in seen:
+        visible = (span for span in lane["spans"] if span[1] > begin and span[0] < begin + WINDOW)
+        for start, end, kind in visible:
             axes.add_patch(Rectangle((start, y + 0.12), end - start, 0.76, **_look(kind)))
     axes.set(xlim=(begin, begin + WINDOW), ylim=(len(block["lanes"]), 0), xlabel="cycles")
     axes.set_yticks([y + 0.5 for y in range(len(block["lanes"]))], [lane["name"] for lane in block["lanes"]])
@@ -66,6 +66,6 @@ def _draw(block: dict, begin: int) -> Figure:
 
 
 def _look(kind: str) -> dict[str, object]:
-    """Of a span's box."""
+    """The look of a span's box."""
     hatch = MASKED_HATCH if kind == "waits" else None
     return {"facecolor": KINDS[kind][0], "edgecolor": INK if hatch else GROUND, "hatch": hatch, "lw": 0.4}

@@ -58,7 +58,7 @@ def planned(settings: dict[str, object], length: int, own: Device | None = None)
 
 
 def described(settings: dict[str, object], own: Device | None = None) -> dict:
-    """All that the browser shows for these settings, at every length, as JSON; or what is wrong with them."""
+    """Everything that the browser shows for these settings, at every length, as JSON; or what is wrong with them."""
     try:
         return {"settings": settings, "plans": [_page(settings, length, own) for length in LENGTHS], "error": ""}
     except ValueError as error:
@@ -101,7 +101,7 @@ def _row(method: Method) -> dict:
 
 
 def status(plan: Plan, steps: list[planning.Advice], target_ms: float) -> str:
-    """The plan in three sentences: who runs out of memory, the floor of flash, and what to try."""
+    """The plan in three sentences: which choice runs out of memory, the floor of flash, and what to try."""
     setting, flash = plan.setting, plan.methods["flash"]
     out = [
         f"{method.title} at {method.breaking_part.name} ({amount(method.breaking_part.bytes)})"

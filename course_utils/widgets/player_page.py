@@ -64,8 +64,8 @@ _PAGE = """<!doctype html>
 
 
 def page(player: Player) -> str:
-    """The HTML of a page with this player in it, which opens at its step. All that it needs is in it: the script, the
-    styles, the recording."""
+    """The HTML of a page with this player, opened at its step. The page contains the script, the styles and the
+    recording."""
     start = json.dumps({"meta": player.meta, "step": player.step}, separators=(",", ":"))
     index = ", ".join(map(str, player.meta["index"]))
     return _PAGE.format(

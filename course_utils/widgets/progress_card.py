@@ -1,4 +1,4 @@
-"""The learner's progress in a notebook: the card at the end of a chapter, and that of the whole course.
+"""The learner's progress in a notebook: the card at the end of a chapter, and the card of the whole course.
 
 In Jupyter it is a widget that reads the store again and exports it. Without anywidget it is a page, and outside Jupyter
 it is printed.
@@ -27,9 +27,9 @@ _COMMAND = ".venv/bin/python -m course_utils progress --json FILE"
 
 
 class Card:
-    """A chapter's card, or that of the course if `slug` is "": `title`, `summary`, `page` (HTML) and `text`.
+    """A chapter's card, or the course's if `slug` is "": `title`, `summary`, `page` (HTML) and `text`.
 
-    before: what was kept before the chapter was run to its end this time: achievements since then are new.
+    before: the progress before this run of the chapter; later achievements are new.
     """
 
     def __init__(self, slug: str, before: Overview = Overview()) -> None:  # noqa: B008  (frozen)
@@ -39,17 +39,17 @@ class Card:
         self.read()
 
     def read(self) -> None:
-        """Take over what is kept now. If that cannot be read, `summary` says why, and the rest stays."""
+        """Reads the progress. If it cannot be read, `summary` says why, and the rest stays."""
         try:
-            kept = store.overview()
+            overview = store.overview()
         except ProgressError as error:
             self.summary = f"Nothing to show: {error}"
             self.text = f"{self.title}\n{self.summary}"
             return
-        reached, states = achievements(kept), chapter_states(kept)
-        steps, guesses = next_steps(states, self.slug), pages.guesses_in_words(kept)
+        reached, states = achievements(overview), chapter_states(overview)
+        steps, guesses = next_steps(states, self.slug), pages.guesses_in_words(overview)
         if self.slug:
-            state = chapter_state(self.slug, kept)
+            state = chapter_state(self.slug, overview)
             new = [one for one in reached if one.reached and one.name not in self._known]
             self.summary = pages.chapter_summary(state, new)
             self.page = pages.chapter_page(state, new, steps)
@@ -67,7 +67,7 @@ class Card:
 
 
 def _known(before: Overview) -> frozenset[str]:
-    """The achievements that the last card of a chapter showed."""
+    """The achievements on a chapter's last card."""
     if not before.chapters:
         return frozenset()
     shown_at = max(one.last_at for one in before.chapters)

@@ -50,17 +50,17 @@ def ask(slug: str, *names: str, seed: int | None = None) -> None:
 
 
 def _pages(questions: tuple[Asked, ...], seed: int) -> dict[str, str]:
-    """What stands where no widget runs, by media type."""
+    """The questions where no widget runs, by media type."""
     return {"text/html": to_html(questions, seed), "text/plain": to_text(questions, seed)}
 
 
 def _earlier(questions: tuple[Asked, ...]) -> tuple[dict[str, dict], str]:
-    """Of each question answered before: when it was first right, and whether the last answer was wrong. And a note."""
+    """For each question answered before: when it was first right, and whether the last answer was wrong. And a note."""
     try:
-        kept = {one.question: one for one in progress.overview().questions}
+        answered = {one.question: one for one in progress.overview().questions}
     except progress.ProgressError as error:
         return {}, f"What you answered before is not known: {error}."
-    known = [kept[asked.id] for asked in questions if asked.id in kept]
+    known = [answered[asked.id] for asked in questions if asked.id in answered]
     return {
         one.question: {"right_at": _day(one.right_at) if one.right_at else "", "tried": not one.last_right}
         for one in known

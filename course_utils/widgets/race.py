@@ -1,7 +1,7 @@
 """A game beside chapter 07: choose tile, stages, warps and order of a kernel, and race past cuDNN.
 
-What was measured answers with its figure; of what was not, a model says about how fast it might be; what does not fit
-into a multiprocessor says why. js/race.js computes the same as the functions here.
+A measured kernel answers with its figure; for others a model estimates the speed; if a kernel does not fit into a
+multiprocessor, the answer says why. js/race.js computes the same as the functions here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ START = {
 
 
 def settled(problem: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, str]:
-    """The choices without those that change nothing here: an order where all rows are equally long, the next item
-    where there is none, and so on."""
+    """The choices, with those set back that have no effect here: an order if all rows are equally long, the next item
+    if there is none, and so on."""
     own = dict(choices)
     queued = own["blocks"] == "stay" and own["order"] != "lie"
     if not problem["is_causal"] and own["order"] != "lie":
@@ -39,8 +39,8 @@ def settled(problem: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str,
 
 
 def resources(problem: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, Any]:
-    """What a block needs: shared, bytes; needed and registers, a computing thread's and what it may have; why: what
-    does not fit, in words, or ""."""
+    """The resources of a block: shared, bytes; needed and registers, what a computing thread needs and what it may
+    have; why: what does not fit, in words, or ""."""
     d, keys, consumers = problem["head_dim"], int(choices["keys"]), int(choices["consumers"])
     places = sum(PLACES[choices["places"]])
     tiles_of_rows = 2 if choices["blocks"] == "stay" else 1  # Q; and O, which leaves while the next Q comes
@@ -57,8 +57,8 @@ def resources(problem: Mapping[str, Any], choices: Mapping[str, str]) -> dict[st
 
 
 def answer(figures: Mapping[str, Any], place: int, choices: Mapping[str, str]) -> dict[str, Any]:
-    """What a kernel of these choices gives for problem number `place`: kind ("measured", "model" or "does not fit"),
-    ratio to cuDNN and tflops (0 where it does not fit), and text, which says it in words."""
+    """The result of a kernel with these choices for problem number `place`: kind ("measured", "model" or "does not
+    fit"), ratio to cuDNN and tflops (0 if it does not fit), and text, the same in words."""
     problem, own = figures["problems"][place], settled(figures["problems"][place], choices)
     why = resources(problem, own)["why"]
     if why:
@@ -82,8 +82,8 @@ def answer(figures: Mapping[str, Any], place: int, choices: Mapping[str, str]) -
 
 
 def losses(problem: Mapping[str, Any], choices: Mapping[str, str]) -> dict[tuple[str, ...], float]:
-    """By what factor each choice that is not the record's changed the record's ratio, alone; overlap and turns have one
-    factor together. A choice without a figure is left out."""
+    """The factor by which each choice that differs from the record's changed the record's ratio on its own; overlap and
+    turns have one factor together. A choice without a figure is left out."""
     factors = {}
     for joined, of in problem["losses"].items():
         names = tuple(joined.split(","))
@@ -94,7 +94,7 @@ def losses(problem: Mapping[str, Any], choices: Mapping[str, str]) -> dict[tuple
 
 
 def _registers(choices: Mapping[str, str], consumers: int) -> int:
-    """What a thread that computes may have of the 65,536 registers, in eights and at most 255."""
+    """How many of the 65,536 registers a computing thread may have, a multiple of 8 and at most 255."""
     if choices["copies"] != "producer":
         return min(65536 // (128 * consumers) // 8 * 8, 255)
     if consumers == 3:
@@ -113,12 +113,12 @@ def _number(value: float) -> str:
 
 
 class Race(Frame):
-    """Made by `race_past_cudnn`. `step` is the place of a problem among those that were measured."""
+    """Made by `race_past_cudnn`. `step` is the number of a problem."""
 
     _script = "race.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
-        """A still picture: FLASH, cuDNN and the record of a problem (None: the one of now)."""
+        """A still picture: FLASH, cuDNN and the record of a problem (None: the current one)."""
         return _draw(self.meta["figures"], self.step if step is None else step)
 
 

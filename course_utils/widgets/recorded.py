@@ -1,5 +1,5 @@
-"""A packed recording in Python: its columns, and what an array held before a step. For still pictures; the browser has
-its own way (js/player/recording.js)."""
+"""A packed recording in Python: its columns, and the bytes of an array before a step. For still pictures; the browser
+has js/player/recording.js."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def lanes(found: dict[str, np.ndarray], step: int) -> np.ndarray:
 
 
 def bytes_before(meta: dict, found: dict[str, np.ndarray], array: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The kept bytes of an array before a step, uint8 [bytes], and the step that last wrote each, int32 [bytes]: -1
-    where none did."""
+    """The recorded bytes of an array before a step, uint8 [bytes], and the step that last wrote each, int32 [bytes]: -1
+    if none did."""
     sizes = [one["bytes"] for one in meta["arrays"]]
     start = sum(sizes[:array])
     held = found["arrays.initial"][start : start + sizes[array]].copy()
@@ -57,13 +57,13 @@ def bytes_before(meta: dict, found: dict[str, np.ndarray], array: int, step: int
         offsets = found["lanes.offset"][first[one] : first[one] + rows[one]] - low
         new = all_bytes[4 * word[one] : 4 * (word[one] + words[one])].reshape(rows[one], -1)[:, : width[one]]
         places = offsets[:, None] + np.arange(width[one])
-        kept = (places >= 0) & (places < len(held))
-        held[places[kept]], writer[places[kept]] = new[kept], one
+        inside = (places >= 0) & (places < len(held))
+        held[places[inside]], writer[places[inside]] = new[inside], one
     return held, writer
 
 
 def numbers(held: np.ndarray, dtype: str) -> np.ndarray:
-    """Bytes as the numbers of a type, as one of the recording's: float64 for floats, else the integers."""
+    """Bytes as the numbers of a recorded type: float64 for floats, else integers."""
     bits = held[: len(held) // np.dtype(_NUMBERS[dtype]).itemsize * np.dtype(_NUMBERS[dtype]).itemsize]
     values = bits.view(_NUMBERS[dtype])
     if dtype == "bfloat16":

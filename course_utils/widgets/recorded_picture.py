@@ -1,4 +1,4 @@
-"""The still picture of a moment of a recorded launch: the source, and an array as the player shows it there."""
+"""The still picture of a moment of a recorded launch: the source, and an array as the player shows it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Columns = Mapping[str, np.ndarray]  # of the recording, by name
 
 @dataclass(frozen=True)
 class Grid:
-    """An array as rows of `columns` elements of `size` bytes. dtype: as what its bytes are read."""
+    """An array as rows of `columns` elements of `size` bytes. dtype: the type of the elements."""
 
     number: int
     dtype: str
@@ -109,7 +109,7 @@ def _memory(axes: Axes, meta: Mapping, found: Columns, step: int) -> None:
 
 
 def _outline(axes: Axes, grid: Grid, offset: int, width: int, colour: str, line: float) -> None:
-    """A frame around the elements of these bytes, on a light one, so that it shows on any colour."""
+    """A frame around the elements of these bytes, with a light border, so that it shows on any colour."""
     row, column = grid.place(offset)
     wide = max(1, width // grid.size)
     for edge, lw in ((GROUND, 2.2 * line), (colour, line)):
@@ -130,7 +130,7 @@ def _grid(meta: Mapping, number: int) -> Grid:
 
 
 def _colours(meta: Mapping, found: Columns, grid: Grid, step: int, colour: str) -> np.ndarray:
-    """What each element of an array is coloured by, float64 [rows, columns]; NaN where there is nothing to show."""
+    """The colour value of each element of an array, float64 [rows, columns]; NaN if there is nothing to show."""
     array = meta["arrays"][grid.number]
     held, writer = recorded.bytes_before(meta, found, grid.number, step)
     values = recorded.numbers(held, grid.dtype).astype(np.float64)
@@ -159,7 +159,7 @@ def _openings(meta: Mapping, found: Columns) -> np.ndarray:
 
 
 def _landing(meta: Mapping, found: Columns, step: int, array: int) -> list[int]:
-    """The bytes of an array at which copies that have begun before the step will land after it, by lane."""
+    """The bytes of an array that the copies in flight at a step will write later, by lane."""
     is_landing = found["steps.op"] == meta["ops"].index("copy write")
     is_landing &= (found["steps.array"] == array) & (found["steps.extra"] < step)
     later = np.flatnonzero(is_landing)
@@ -167,7 +167,7 @@ def _landing(meta: Mapping, found: Columns, step: int, array: int) -> list[int]:
 
 
 def _around(touched: list[int], count: int, most: int) -> int:
-    """Where a window of `most` places begins, so that the first of those that are touched is a third behind it."""
+    """The begin of a window of `most` places that has the first touched place a third behind its begin."""
     if count <= most or not touched:
         return 0
     return min(max(0, min(touched) - most // 3), count - most)

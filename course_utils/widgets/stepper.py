@@ -92,13 +92,13 @@ def tile_stepper(
             f"{len(data):,} bytes for the browser; takes tiles that stay below {MOST_BYTES:,} bytes (larger tiles, "
             "fewer tokens)"
         )
-    widget = TileStepper(meta=meta, data=data, step=_telling(steps))
+    widget = TileStepper(meta=meta, data=data, step=_opening_step(steps))
     widget.steps = steps
     return widget
 
 
 def shared_parts(block_rows: int, block_cols: int, head_dim: int) -> dict[str, int]:
-    """Shared memory of one block in bytes, tile by tile, without the padding that a kernel adds against bank conflicts.
+    """Shared memory of one block in bytes, tile by tile, without padding against bank conflicts.
 
     Together: costs.tile_shared_bytes(..., score_tile=True). m, l and O live in registers.
     """
@@ -123,12 +123,12 @@ def _described(step: TileStep) -> dict:
 
 
 def _tensors(step: TileStep) -> list[torch.Tensor]:
-    """What travels to the browser for one step, in the order in which js/tile_stepper.js takes it apart."""
+    """The numbers that travel to the browser for one step, in the order of js/tile_stepper.js."""
     last = step.LSE if step.kind == "write" else step.rescale
     return [*([] if step.S is None else [step.S]), step.m, step.l, last, step.O]
 
 
-def _telling(steps: list[TileStep]) -> int:
+def _opening_step(steps: list[TileStep]) -> int:
     """The step whose rescaling changes most rows: the first glance should show what is new in this algorithm."""
     changed = [int(((step.rescale > 0) & (step.rescale < 1)).sum()) for step in steps]
     return max(range(len(steps)), key=lambda n: (changed[n], n))

@@ -1,4 +1,4 @@
-"""FlashAttention's forward pass over one head, tile by tile, with every value that the kernel holds kept to be shown.
+"""FlashAttention's forward pass over one head, tile by tile, with every value of the kernel stored for display.
 
 The order is FlashAttention-2's (arXiv 2307.08691, Algorithm 1): the outer loop runs over query tiles i, the inner one
 over key tiles j; O stays unnormalised and is divided by l once, at the end. Letters are the paper's.

@@ -98,7 +98,7 @@ def test_what_shows_a_mistake_is_coloured_and_silence_is_not():
 
 
 def test_the_weights_grow_to_hundreds_of_gigabytes_and_the_log_sum_exp_does_not():
-    said = texts(plots.kept_for_backward(16, 12, (1024, 4096, 16384)))
+    said = texts(plots.stored_for_backward(16, 12, (1024, 4096, 16384)))
     assert said == ["0.8 GB", "12.9 GB", "206.2 GB", "0.8 MB", "3.1 MB", "12.6 MB"]
 
 

@@ -64,7 +64,7 @@ def test_the_way_leads_past_the_chapter_on_memory_and_has_it_beside_it():
     assert "**Next** [01 Attention basics]" in navigation.bottom(FIRST)
     for bar in navigation.top(FIRST), navigation.bottom(FIRST):
         assert bar.index("](01_attention_basics.ipynb)") < bar.index("](00_memory_and_tools.ipynb)")
-    assert not [one.slug for one in CHAPTERS[1:] if navigation.beside(one.slug)]
+    assert not [one.slug for one in CHAPTERS[1:] if navigation.side_chapter(one.slug)]
 
 
 @pytest.mark.parametrize("slug", SLUGS)

@@ -184,15 +184,15 @@ def _tested(launch: Launch, results: tuple[Tensor, ...]) -> str:
         return "passes" if all(report.passed for report in attention_reports(launch, results)) else "fails"
     logits, chosen = (tensor.cpu()[0] for tensor in results[:2])
     best = logits.topk(64).values
-    kept = chosen[:64].clamp(0, len(logits) - 1).unique().long()
-    return "passes" if torch.equal(logits[kept].sort(descending=True).values, best) else "fails"
+    keys = chosen[:64].clamp(0, len(logits) - 1).unique().long()
+    return "passes" if torch.equal(logits[keys].sort(descending=True).values, best) else "fails"
 
 
 def verdicts() -> int:
     """Shows what the sanitizer, compute-sanitizer on a GPU, and a comparison with float64 say of each broken kernel.
     Returns how many kernels the sanitizer names."""
     recorded = measured.load("sanitizer")
-    table, seen = [], {}
+    table, answers = [], {}
     for name, case in broken().items():
         with sanitize() as report:
             launch = case.launch()
@@ -204,9 +204,9 @@ def verdicts() -> int:
         line = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent"}
         line |= {"compute-sanitizer": on_gpu if rows else "not recorded", "float64 test": tested}
         table.append(line | {"lesson": case.lesson})
-        seen[name] = {"sanitizer": bool(found), "compute-sanitizer": on_gpu != "silent" if rows else None}
-        seen[name]["float64 test"] = tested == "fails"
-    plots.answers(seen, {True: "sees it", False: "silent", None: "not asked"})
+        answers[name] = {"sanitizer": bool(found), "compute-sanitizer": on_gpu != "silent" if rows else None}
+        answers[name]["float64 test"] = tested == "fails"
+    plots.answers(answers, {True: "sees it", False: "silent", None: "not asked"})
     plt.show()
     show.table(table, f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator")
-    return sum(one["sanitizer"] for one in seen.values())
+    return sum(one["sanitizer"] for one in answers.values())

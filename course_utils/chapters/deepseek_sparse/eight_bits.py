@@ -146,8 +146,8 @@ def case_rows() -> list[dict[str, Any]]:
         row = {"10 more in place 5": name, "% of the variance": 100 * (large.var(1) / products.var(1)).mean().item()}
         row["% found by it alone"] = 100 * alone.mean().item()
         for way, transform in WAYS.items():
-            kept, error = ranking(queries, keys, transform)
-            row |= {f"error / spread, {way}": error, f"% right, {way}": kept}
+            share, error = ranking(queries, keys, transform)
+            row |= {f"error / spread, {way}": error, f"% right, {way}": share}
         rows.append(row)
     return rows
 
@@ -170,11 +170,11 @@ def check_fp8() -> None:
     scales = {"q_scale": q_scale.cpu(), "k_scale": k_scale.cpu()}
     fp8 = lightning_indexer(*inputs, q_start=120, **scales)
     expected = reference.lightning_indexer(*inputs, q_start=120, **scales)
-    seen = expected > -math.inf
-    close = difference(fp8[seen], expected[seen]) < 1e-5 * expected[seen].abs().max()
+    legal = expected > -math.inf
+    close = difference(fp8[legal], expected[legal]) < 1e-5 * expected[legal].abs().max()
     print(f"of the numbers it was given: relative error below 1e-5: {close}")
     bf16 = lightning_indexer(q, k, weights, q_start=120).cpu()
-    off = difference(fp8[seen], bf16[seen]) / bf16[seen].std()
+    off = difference(fp8[legal], bf16[legal]) / bf16[legal].std()
     print(f"against bf16: off by {off:.2f} of the spread of the scores, at most")
 
 

@@ -86,10 +86,10 @@ def check_indexer() -> None:
     inputs = random_inputs()
     found = lightning_indexer(*inputs, q_start=120)
     expected = reference.lightning_indexer(*inputs, q_start=120)
-    seen = expected > -math.inf
-    print("-inf in the right places:", torch.equal(found > -math.inf, seen))
-    limit = 1e-5 * expected[seen].abs().max()
-    print(f"relative error below 1e-5: {difference(found[seen], expected[seen]) < limit}")
+    legal = expected > -math.inf
+    print("-inf in the right places:", torch.equal(found > -math.inf, legal))
+    limit = 1e-5 * expected[legal].abs().max()
+    print(f"relative error below 1e-5: {difference(found[legal], expected[legal]) < limit}")
 
 
 # ---- top-k
@@ -132,12 +132,12 @@ def check_topk() -> None:
     logits[1, 300:] = -math.inf
     indices, theirs = select_topk(logits, 600), torch.topk(logits, 600).indices
     for row in range(2):
-        kept = indices[row][indices[row] >= 0].long()
-        expected = logits[row].sort(descending=True).values[: len(kept)]
+        chosen = indices[row][indices[row] >= 0].long()
+        expected = logits[row].sort(descending=True).values[: len(chosen)]
         print(
-            f"row {row}: {len(kept)} selected, each once: {len(kept.unique()) == len(kept)}, the greatest: "
-            f"{torch.equal(logits[row][kept].sort(descending=True).values, expected)}, -1 at the tail only: "
-            f"{bool((indices[row][len(kept) :] == -1).all())}"
+            f"row {row}: {len(chosen)} selected, each once: {len(chosen.unique()) == len(chosen)}, the greatest: "
+            f"{torch.equal(logits[row][chosen].sort(descending=True).values, expected)}, -1 at the tail only: "
+            f"{bool((indices[row][len(chosen) :] == -1).all())}"
         )
     ours, of_torch = set(indices[0].tolist()), set(theirs[0].tolist())
     above, ties = int((logits[0] > 0).sum()), int((logits[0] == 0).sum())

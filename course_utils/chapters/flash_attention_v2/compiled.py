@@ -35,22 +35,22 @@ def graphs_of_a_step() -> int:
     x = normal(1, 20, WIDTH)
     block = Block(flash_attention_v2, WIDTH, HEADS).to(x)
     eager = loss_and_gradients(block, block, x)
-    kept: list[GraphModule] = []
-    found = loss_and_gradients(block, compiled(block, kept), x)
+    graphs: list[GraphModule] = []
+    found = loss_and_gradients(block, compiled(block, graphs), x)
     titles = "forward, one graph", "backward, one graph"
-    plots.operations({title: operations(graph) for title, graph in zip(titles, kept, strict=True)})
+    plots.operations({title: operations(graph) for title, graph in zip(titles, graphs, strict=True)})
     plt.show()
     print("loss and gradients are those of eager mode, up to rounding:", all(map(alike, found, eager)))
-    return len(kept)
+    return len(graphs)
 
 
-def compiled(block: nn.Module, kept: list[GraphModule]) -> Callable[[Tensor], Tensor]:
-    """The block by torch.compile, in one graph. The graphs of its forward and backward pass are appended to `kept`."""
+def compiled(block: nn.Module, graphs: list[GraphModule]) -> Callable[[Tensor], Tensor]:
+    """The block by torch.compile, in one graph. The graphs of its forward and backward pass go to `graphs`."""
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd  # both take seconds to import
 
     def keep(graph: GraphModule, _: object) -> Callable[..., object]:
-        kept.append(graph)
+        graphs.append(graph)
         return make_boxed_func(graph.forward)
 
     torch._dynamo.reset()  # a cell may run again and again; what it compiled before counts towards a limit

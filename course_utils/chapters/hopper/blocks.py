@@ -99,16 +99,16 @@ def _doings(mine: Sequence[Moment]) -> list[Span]:
 def _copies(moments: Sequence[Moment], workers: Sequence[int], name: str) -> list[Span]:
     """The tiles of K or V. The n-th tile has arrived when a consumer has waited for that matrix the n-th time."""
     asked: list[int] = []
-    seen: dict[int, list[int]] = {leader: [] for leader in workers}
+    arrivals: dict[int, list[int]] = {leader: [] for leader in workers}
     for moment in moments:
         verb, argument = moment.site.verb, moment.site.argument
         if verb in ASKS and f"shared.{name}" in argument:
             if verb != "load_tile_async" or moment.leader == workers[0]:  # there all threads copy
                 asked.append(moment.end)
         elif moment.leader in workers and name in _awaited(verb, argument):
-            seen[moment.leader].append(moment.end)
-    first_seen = (min(ends) for ends in itertools.zip_longest(*seen.values(), fillvalue=math.inf))
-    return [Span(begin, max(int(end), begin), name) for begin, end in zip(asked, first_seen, strict=False)]
+            arrivals[moment.leader].append(moment.end)
+    first_arrivals = (min(ends) for ends in itertools.zip_longest(*arrivals.values(), fillvalue=math.inf))
+    return [Span(begin, max(int(end), begin), name) for begin, end in zip(asked, first_arrivals, strict=False)]
 
 
 def _awaited(verb: str, argument: str) -> str:

@@ -192,8 +192,8 @@ def check_tree() -> None:
 
 def show_tree() -> None:
     """Draws the tree of guesses, and which of its tokens each one sees."""
-    seen = reference.serving.seen_keys(len(PARENTS), len(PARENTS), list(PARENTS))
-    plots.tree_and_mask(PARENTS, seen, GUESSES)
+    visible = reference.serving.seen_keys(len(PARENTS), len(PARENTS), list(PARENTS))
+    plots.tree_and_mask(PARENTS, visible, GUESSES)
     plt.show()
 
 

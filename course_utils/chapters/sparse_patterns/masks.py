@@ -152,8 +152,8 @@ def range_table() -> None:
 
 def states(pattern: Pattern, length: int, tile: int = 64) -> Tensor:
     """For each tile whether it is skipped, partly or all visible, as `plots.tile_states` takes it."""
-    kept = pattern.mask(length).view(length // tile, tile, length // tile, tile).float().mean(dim=(1, 3))
-    return torch.where(kept == 0, NOT_LOADED, torch.where(kept == 1, FULL, PARTLY))
+    share = pattern.mask(length).view(length // tile, tile, length // tile, tile).float().mean(dim=(1, 3))
+    return torch.where(share == 0, NOT_LOADED, torch.where(share == 1, FULL, PARTLY))
 
 
 def visited(pattern: Pattern, length: int) -> int:

@@ -16,14 +16,14 @@ from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, ON_MARK, ORANGE, 
 PASSES = {"forward": "S O", "backward of the paper": "S dP dV dK dQ", "backward.cu": "S dP dV dK S dP dQ"}
 
 
-def kept_for_backward(batch: int, heads: int, lengths: Sequence[int]) -> Axes:
+def stored_for_backward(batch: int, heads: int, lengths: Sequence[int]) -> Axes:
     """Bytes stored for the backward pass in fp32, against the length: the weights P, or one number per row."""
     ax = plt.figure(figsize=(7.5, 3.2)).subplots()
-    kept = {
+    stored = {
         "P": [score_matrix_bytes(batch, heads, length, length, 4) / 1e9 for length in lengths],
         "log-sum-exp": [lse_bytes(batch, heads, length) / 1e9 for length in lengths],
     }
-    for (name, sizes), colour, marker in zip(kept.items(), (VERMILION, BLUE), "os", strict=True):
+    for (name, sizes), colour, marker in zip(stored.items(), (VERMILION, BLUE), "os", strict=True):
         ax.plot(lengths, sizes, marker=marker, color=colour, label=name)
         for length, size in zip(lengths, sizes, strict=True):
             said = f"{size:,.1f} GB" if size >= 0.1 else f"{1000 * size:.1f} MB"

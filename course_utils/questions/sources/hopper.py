@@ -1,4 +1,4 @@
-"""Questions of chapter 07: products and copies that run by themselves, the ring, registers, order, what is missing."""
+"""Questions of chapter 07: asynchronous products and copies, the ring, registers, order, and missing fences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of chapter 06: what a decode step reads, pieces and pages, one launch, and what company does to bits."""
+"""Questions of chapter 06: what a decode step reads, pieces and pages, one launch, and how a batch changes bits."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ function describe(pitch) {
 
 // Tile and banks stand side by side where there is room for both.
 function layoutOf(width, most) {
-  const beside = width >= 560;
-  const part = beside ? (width - 40) / 2 : width - 30;
+  const sideBySide = width >= 560;
+  const part = sideBySide ? (width - 40) / 2 : width - 30;
   const cell = Math.min((part - 30) / most, HIGH);
-  return { tile: { x: 30, y: TOP, cell }, banks: beside ? { x: width / 2 + 40, y: TOP } : { x: 30, y: TOP + LANES * HIGH + 60 },
-    bank: (beside ? width / 2 - 46 : width - 36) / BANKS, height: (TOP + LANES * HIGH + 24) * (beside ? 1 : 2) };
+  return { tile: { x: 30, y: TOP, cell }, banks: sideBySide ? { x: width / 2 + 40, y: TOP } : { x: 30, y: TOP + LANES * HIGH + 60 },
+    bank: (sideBySide ? width / 2 - 46 : width - 36) / BANKS, height: (TOP + LANES * HIGH + 24) * (sideBySide ? 1 : 2) };
 }
 
 function drawTile(ctx, theme, { x, y, cell }, pitch, colours) {

@@ -15,11 +15,11 @@ const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 
 // Pool and tables side by side where both have room, else one below the other.
 function layoutOf({ line, states }, size, room) {
-  const beside = room >= 660;
-  const poolWidth = Math.min(beside ? Math.round(0.56 * room) : room, 440);
+  const sideBySide = room >= 660;
+  const poolWidth = Math.min(sideBySide ? Math.round(0.56 * room) : room, 440);
   const cell = Math.floor((poolWidth - (line / 2) * GAP) / line); // the same for every page size
   const lines = (states[size][0].pages.length * size) / line;
-  const tablesWidth = Math.min(beside ? room - poolWidth - 20 : room, 460);
+  const tablesWidth = Math.min(sideBySide ? room - poolWidth - 20 : room, 460);
   const perLine = Math.floor((tablesWidth - LABEL) / ENTRY.width);
   const tall = Math.max(...states[size].map((state) => tablesHeight(state, perLine)));
   return {

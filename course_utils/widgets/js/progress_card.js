@@ -48,18 +48,18 @@ export default {
       page.innerHTML = model.get("page"); // escaped by Python
       followLinks(page, model.widget_manager);
     };
-    const told = (message) => {
+    const onMessage = (message) => {
       if (!exporting || !message.file) return;
       exporting = false;
       download(message);
     };
     const names = ["title", "status", "page"].map((name) => `change:${name}`);
     for (const name of names) model.on(name, draw);
-    model.on("msg:custom", told);
+    model.on("msg:custom", onMessage);
     draw();
     return () => {
       names.forEach((name) => model.off(name, draw));
-      model.off("msg:custom", told);
+      model.off("msg:custom", onMessage);
     };
   },
 };

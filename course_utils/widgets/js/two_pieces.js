@@ -18,9 +18,9 @@ const SIZE = { bar: 26, high: 130, left: 8, top: 44, gap: 44 };
 function layoutOf(count, room) {
   const panel = count * SIZE.bar;
   const [wide, high] = [panel + SIZE.left, SIZE.top + SIZE.high + 24];
-  const beside = 2 * wide + SIZE.gap <= room;
-  const second = beside ? { x: panel + SIZE.gap, y: 0 } : { x: 0, y: high + 12 };
-  return { second, width: beside ? 2 * wide + SIZE.gap : Math.max(wide, 300), height: high + second.y };
+  const sideBySide = 2 * wide + SIZE.gap <= room;
+  const second = sideBySide ? { x: panel + SIZE.gap, y: 0 } : { x: 0, y: high + 12 };
+  return { second, width: sideBySide ? 2 * wide + SIZE.gap : Math.max(wide, 300), height: high + second.y };
 }
 
 function drawPanel(ctx, theme, title, { scores, cut, heights, ghosts }) {
