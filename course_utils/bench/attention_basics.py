@@ -54,7 +54,7 @@ def naive_steps(
     return rows
 
 
-# Name of what is timed -> the step of `costs.naive_traffic` that it does; None for all three.
+# Name of a timed function -> its step of `costs.naive_traffic`; None for all three.
 _STEPS = {
     "scores_uncoalesced.cu": 0,
     "scores_uncoalesced.cu, K transposed": 0,

@@ -108,6 +108,6 @@ def _models(
 def _results(model: nn.Module, x: Tensor, gradient: Tensor) -> dict[str, Tensor]:
     """The output, and the gradient of each parameter, by name."""
     out = model(x)
-    of_out = gradient / math.sqrt(gradient[..., 0].numel())  # that of a mean, in 16 bits, would be 0 nearly everywhere
+    of_out = gradient / math.sqrt(gradient[..., 0].numel())  # that of a mean would be 0 in 16 bits
     names, parameters = zip(*model.named_parameters(), strict=True)
     return {"out": out.detach()} | dict(zip(names, torch.autograd.grad(out, parameters, of_out), strict=True))

@@ -70,7 +70,7 @@ REBUILT, ABSORBED_TORCH = "mla_reprojected", "torch, absorbed, fp32"
 TIMES = {"warmup": 1, "budget_ms": 25.0, "head_start_us": 500.0}  # longer than the host takes to launch a step
 # Cosine difference from float64 that passes: of outputs, log-sum-exps and gradients, and of torch, which rounds scores.
 OURS_OFF, LSE_OFF, GRADIENT_OFF, MHA_OFF, TORCH_OFF = 7e-6, 1e-10, 5e-5, 1e-4, 1e-3
-FEW_HEADS = V3_2._replace(n_heads=16)  # for what is slow
+FEW_HEADS = V3_2._replace(n_heads=16)  # for slow functions
 TORCH_CHUNK = 256  # queries that torch's versions have in memory at a time
 
 

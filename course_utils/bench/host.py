@@ -60,7 +60,7 @@ MLA_DIM, LATENT_DIM = 576, 512  # of DeepSeek-V3.2
 LIST = 64  # keys of each query of sparse_mla
 
 Attention = Callable[..., Tensor]
-Group = tuple[Row, dict[str, Function]]  # the columns that its rows share, and what is timed by turns
+Group = tuple[Row, dict[str, Function]]  # the columns that its rows share, and the functions that are timed in turns
 
 
 def host_times(

@@ -17,7 +17,7 @@ from course_utils.operators import choose_kernel
 from course_utils.patterns import Pattern
 from course_utils.patterns.pattern import range_pattern
 
-# What `bench PATTERN` takes: those whose arguments are whole numbers or lists of them. Each argument is an option.
+# The patterns of `bench PATTERN`: their arguments are integers or lists of integers, and each is an option.
 PATTERNS: dict[str, Callable[..., Pattern]] = {
     function.__name__: function
     for function in (
@@ -79,7 +79,7 @@ def of_pattern(rows: Sequence[Row], kind: str) -> list[Row]:
     return [row for part in ("peers", "backward", "scaling", kind) for row in chosen if row.get("part") == part]
 
 
-# What every pattern takes, beside its own arguments.
+# The options of every pattern besides its own arguments.
 SIZES = {"seq_len": None, "batch": 1, "heads": 16, "head_dim": 128, "dtype": "float16", "backward": False}
 
 

@@ -28,7 +28,7 @@ from course_utils.patterns import Pattern
 from course_utils.timing import Timing
 from course_utils.toolchain import nvrtc
 
-KERNELS = Path(__file__).parent / "kernels"  # those that only a benchmark launches
+KERNELS = Path(__file__).parent / "kernels"  # kernels that only a benchmark launches
 BATCH, HEADS, HEAD_DIM = 16, 12, 64  # the shape of the timings in chapters 01 and 02
 MAX_ERROR = 1e-3  # an fp32 kernel further than this from torch is wrong, and its time means nothing
 MAX_HALF_ERROR = {torch.float16: 2e-2, torch.bfloat16: 8e-2}  # between two right kernels
@@ -92,7 +92,7 @@ def that_run(made: dict[str, Callable[[], Function]], where: str) -> dict[str, F
         try:
             function = make()
             function()
-        except Exception as error:  # torch.compile lets through those of Triton and of the C compiler
+        except Exception as error:  # torch.compile lets errors of Triton and of the C compiler through
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             print(f"{name} is left out at {where}: {reason}")
         else:

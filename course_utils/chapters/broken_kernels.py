@@ -1,60 +1,85 @@
-"""The broken kernels of a chapter, compared with float64 and run under the sanitizer."""
+"""Broken kernels, compared with float64 and run under the sanitizer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from course_utils import checks, measured
+from course_utils import checks, measured, plots, show
 from course_utils.emulator import sanitize
 from course_utils.launches.broken import BROKEN, BrokenKernel, attention_reports
 from course_utils.launches.launch import Launch
 from course_utils.measured import Row
 
 
-def results(chapter: str) -> list[Row]:
-    """Runs each broken kernel of a chapter without a tool and under the sanitizer, and compares its results with
+def of_folder(folder: str) -> dict[str, BrokenKernel]:
+    """The broken kernels with a source below a folder such as "02_flash_attention_minimal/broken", by name."""
+    return {name: case for name, case in BROKEN.items() if case.launch().source.startswith(f"{folder}/")}
+
+
+def found_on_gpu(name: str) -> str:
+    """The compute-sanitizer tools that found something in a broken kernel on a GPU, or "silent", or "not recorded"."""
+    rows = measured.load("sanitizer").select(name=name, state="broken")
+    tools = dict.fromkeys(row["tool"] for row in rows if row["findings"])
+    return ", ".join(tools) or ("silent" if rows else "not recorded")
+
+
+def caption() -> str:
+    """Where the verdicts of a table come from."""
+    return f"compute-sanitizer: {measured.caption(measured.load('sanitizer'))}; all else: the emulator"
+
+
+def show_rows(rows: Sequence[Row]) -> None:
+    """Draws what detects each broken kernel, and shows the rows with the lessons. The first column names the kernel."""
+    plots.what_shows_it(rows)
+    plt.show()
+    table = [row | {"lesson": BROKEN[str(next(iter(row.values())))].lesson} for row in rows]
+    show.table(table, f"each with its lesson; {caption()}", folded=True)
+
+
+def results(folder: str) -> list[Row]:
+    """Runs each broken kernel of a folder without a tool and under the sanitizer, and compares its results with
     float64.
 
     Columns: broken kernel, wrong, wrong when watched, sanitizer, and compute-sanitizer (recorded on a GPU).
     """
-    theirs = measured.load("sanitizer")
     rows: list[Row] = []
-    for name, case in _of(chapter).items():
+    for name, case in of_folder(folder).items():
         alone = case.launch()
-        wrong = _wrong(alone, alone.run())
+        wrong = wrong_results(alone, alone.run())
         with sanitize() as report:
             watched = case.launch()
-            wrong_watched = _wrong(watched, watched.run())
+            wrong_watched = wrong_results(watched, watched.run())
         found = dict.fromkeys(finding.tool for finding in report.findings)
-        on_gpu = dict.fromkeys(r["tool"] for r in theirs.select(name=name, state="broken") if r["findings"])
         rows.append(
             {
                 "broken kernel": name,
                 "wrong": wrong or "-",
                 "wrong when watched": wrong_watched or "-",
                 "sanitizer": ", ".join(found) or "silent",
-                "compute-sanitizer": ", ".join(on_gpu) or "silent",
+                "compute-sanitizer": found_on_gpu(name),
             }
         )
     return rows
 
 
-def mended_are_right(chapter: str) -> bool:
-    """Whether the mended forms of a chapter's broken kernels are right, without a finding of the sanitizer."""
+def mended_are_right(folder: str) -> bool:
+    """Whether the mended forms of a folder's broken kernels are right, without a finding of the sanitizer."""
     with sanitize() as report:
-        mended = [case.mended() for case in _of(chapter).values()]
-        right = not any(_wrong(launch, launch.run()) for launch in mended)
+        mended = [case.mended() for case in of_folder(folder).values()]
+        right = all(passes(launch, launch.run()) for launch in mended)
     return right and not report.findings
 
 
-def _of(chapter: str) -> dict[str, BrokenKernel]:
-    return {name: case for name, case in BROKEN.items() if case.launch().source.startswith(f"{chapter}/broken")}
+def passes(launch: Launch, results: Sequence[Tensor]) -> bool:
+    """Whether all results of a launch are right."""
+    return all(report.passed for report in attention_reports(launch, results))
 
 
-def _wrong(launch: Launch, results: list[Tensor]) -> str:
+def wrong_results(launch: Launch, results: list[Tensor]) -> str:
     """Which results are wrong, such as "O and LSE"; "" if all are right."""
     reports = attention_reports(launch, results)
     return " and ".join(what for what, report in zip(("O", "LSE"), reports, strict=True) if not report.passed)

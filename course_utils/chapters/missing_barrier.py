@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_utils.chapters.flash_attention_v2.steps import normal
 from course_utils.chapters.hand_overs import hand_overs, same_function
+from course_utils.chapters.tensors import normal
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.emulator import Recording, record
 from course_utils.emulator.recorded import WITH_ROWS, WRITING

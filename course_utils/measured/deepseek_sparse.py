@@ -18,7 +18,7 @@ SPARSE_LAYER, DENSE_LAYER = "deepseek_sparse_attention", "deepseek_mla"
 INDEX_VECTORS = "torch, the indexer's queries and keys"
 QUERIES = 4096  # of a chunk of a prefill
 LENGTHS = tuple(2**n for n in range(13, 18))  # 8 K to 128 K
-# What others say of their own kernels, at their own shapes, and of which GPU: no times of this course.
+# Figures that other authors report for their own kernels, at their own shapes, and the GPU: not timed by this course.
 PUBLISHED: tuple[Row, ...] = (
     {
         "part": "core",

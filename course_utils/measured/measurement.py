@@ -86,10 +86,10 @@ def collect(name: str, rows: list[Row], command: str, *, device: str | None = No
     return Measurement(name, device or torch.cuda.get_device_name(), driver, versions, today, command, rows)
 
 
-def save(name: str, rows: list[Row], command: str, path: Path | str | None = None) -> Measurement:
-    """Label the rows as `collect` does and write them to `path` (None: the course's own file for `name`)."""
+def save(name: str, rows: list[Row], command: str) -> Measurement:
+    """Labels the rows as `collect` does and writes them to the course's own file for `name`."""
     measurement = collect(name, rows, command)
-    write(measurement, path)
+    write(measurement)
     return measurement
 
 

@@ -260,8 +260,8 @@ def ladder(
     return figure
 
 
-def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]], ylabel: str = "TFLOP/s") -> Figure:
-    """One panel per title, in it one line per name: figures against the sequence length, which is logarithmic."""
+def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
+    """One panel per title, in it one line per name: TFLOP/s against the sequence length, which is logarithmic."""
     columns = 2
     lines = -(-len(panels) // columns)
     size = (7.5, 0.6 + 2.4 * lines)
@@ -279,7 +279,7 @@ def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]], yla
     for ax in axes[-1]:
         ax.set_xlabel("sequence length L")
     for line in axes:
-        line[0].set_ylabel(ylabel)
+        line[0].set_ylabel("TFLOP/s")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return figure
 
@@ -309,5 +309,5 @@ def magnitudes(values: Mapping[str, Tensor], limits: Mapping[str, float]) -> Axe
         ax.axvline(at, color=GREY, linestyle="--", linewidth=1)
         ax.text(at, 1.01, label, transform=ax.get_xaxis_transform(), ha=side, color=GREY, fontsize=9)
     ax.set(xlabel="exponent: log2 of the magnitude", ylabel="elements", yticks=[], xlim=(low, high))
-    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))  # beside the lines, which go anywhere
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))  # beside the axes: the lines may be anywhere
     return ax

@@ -41,9 +41,9 @@ ON_DARK = {
 }
 TEXT = (INK, GREY, BLUE, GREEN, VERMILION, PURPLE, RED, LEAF)
 
-# Where a number is kept, from far to near.
+# Where a number is stored, from far to near.
 HBM, L2, SHARED, REGISTERS = BLUE, SKY, ORANGE, GREEN
-# Whose time or traffic it is. A model or a floor is a line in INK, or in GREY.
+# The library of a time or traffic. A model or a floor is a line in INK, or in GREY.
 OURS, FLASH, CUDNN, NAIVE = VERMILION, PURPLE, YELLOW, GREY
 _OTHERS = (BLUE, GREEN, SKY, ORANGE)
 PASS, FAIL = LEAF, RED
@@ -58,7 +58,7 @@ ON_MARK = "#010101"
 ON_MAP = (ON_MARK, "#fefefe")
 
 SHOWN_DPI = 100
-# Set in the environment of a run whose pictures nobody sees (tests/helpers/keep_outputs.py): each is drawn once.
+# Set in the environment of a run whose pictures are not looked at (tests/helpers/keep_outputs.py): each is drawn once.
 UNSEEN = "COURSE_PICTURES_UNSEEN"
 _DARK = "".join(f"--c{light[1:]}:{dark};" for light, dark in ON_DARK.items())
 _THEMES = f"<style>svg{{fill:var(--c{INK[1:]},{INK})}}@media (prefers-color-scheme: dark){{:root{{{_DARK}}}}}</style>"
@@ -175,7 +175,7 @@ def show_in_notebook() -> None:
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None or "inline" not in mpl.get_backend():
         return
-    plt.switch_backend(mpl.get_backend())  # sets its own forms now, and not later in the place of these
+    plt.switch_backend(mpl.get_backend())  # sets its own forms now, so that it does not replace these later
     plt.uninstall_repl_displayhook()  # at a cell's end it would draw each open figure for a window
     shell.display_formatter.formatters["image/png"].pop(Figure, None)
     shell.display_formatter.mimebundle_formatter.for_type(Figure, both_forms)

@@ -78,7 +78,7 @@ def mask_gallery(masks: Mapping[str, Tensor], columns: int = 4, tile: int = 64, 
     return figure
 
 
-def tile_states(panels: Mapping[str, Tensor], across: str = "tiles of keys") -> Figure:
+def tile_states(panels: Mapping[str, Tensor]) -> Figure:
     """The state of each tile of the scores: a panel per title, int [rows, columns] of the states above."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 3.3), squeeze=False)
     for ax, (title, states) in zip(axes[0], panels.items(), strict=True):
@@ -87,7 +87,8 @@ def tile_states(panels: Mapping[str, Tensor], across: str = "tiles of keys") -> 
             for column in range(columns):
                 colour = _STATES[int(states[row, column])][0]
                 ax.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor=GREY, linewidth=0.7))
-        ax.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", title=title, xlabel=across, xticks=[], yticks=[])
+        ax.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", title=title, xticks=[], yticks=[])
+        ax.set_xlabel("tiles of keys")
     axes[0][0].set_ylabel("tiles of queries")
     found = sorted({int(state) for states in panels.values() for state in states.unique()})
     handles = [Patch(facecolor=colour, edgecolor=GREY, label=text) for colour, text in (_STATES[n] for n in found)]

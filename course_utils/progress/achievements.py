@@ -66,7 +66,7 @@ def _judged(rule: _Rule, done: dict[Piece, datetime]) -> Achievement:
     return Achievement(rule.name, rule.description, min(len(dates), of), of, when)
 
 
-# ---- what is asked
+# ---- the pieces
 
 
 def _run(*numbers: str) -> list[Piece]:

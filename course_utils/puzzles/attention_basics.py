@@ -79,7 +79,7 @@ def _softmaxes(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case
         torch.randn(drawn(generator, 3, 6), drawn(generator, 33, 90), generator=generator) for _ in range(2)
     )
     large = (40 * large).round()
-    large[0, 0] = 100  # of which exp overflows
+    large[0, 0] = 100  # exp of it overflows
     masked = torch.randn(4, drawn(generator, 5, 40), generator=generator)
     masked[1], masked[2, 3:] = -torch.inf, -torch.inf
     return [_normalised("values", small), _normalised("large", large), _normalised("masked", masked)]

@@ -24,7 +24,7 @@ def files() -> Iterator[tuple[str, str]]:
     scripts = WIDGETS / "js"
     texts = {str(file.relative_to(scripts)): file.read_text(encoding="utf-8") for file in sorted(scripts.rglob("*.js"))}
     for name, text in texts.items():
-        if 'data-widget": "' in text:  # not one of those that others begin with
+        if 'data-widget": "' in text:  # not a script that others begin with
             parts = ("shared.js", *re.findall(r"^// with ([\w/]+\.js)$", text, re.MULTILINE), name)
             yield f"widgets/{name}", COMMENT.sub("", "\n".join(texts[part] for part in parts))
     for name in STYLES:

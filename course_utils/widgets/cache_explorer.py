@@ -25,7 +25,7 @@ from course_utils.widgets.cache_states import (
 )
 from course_utils.widgets.frame import MASKED_HATCH, Frame
 
-LINE = 16  # rows beside each other in the picture
+LINE = 16  # rows on a line of the picture
 COLOURS = dict(zip("ABCDEFG", (LANES_OF_A_READ[n] for n in (5, 2, 3, 1, 6, 4, 7)), strict=True))
 
 

@@ -71,7 +71,7 @@ def reach(grid: Tensor, layers: int, *, is_causal: bool) -> tuple[int, int]:
     counted = torch.ones(SIDE, SIDE, dtype=torch.bool)
     counted = counted.tril() if is_causal else counted
     step = (grid | torch.eye(SIDE, dtype=torch.bool)).float()
-    drawn_on = torch.linalg.matrix_power(step, layers) > 0  # the number of ways, none of which is lost
+    drawn_on = torch.linalg.matrix_power(step, layers) > 0  # the number of paths, which fp32 does not round to 0
     return int((drawn_on & counted).sum()), int(counted.sum())
 
 

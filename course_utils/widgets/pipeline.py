@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 from course_utils.plots.look import GREEN, GREY, GROUND, INK, MATRICES, PALE
 from course_utils.widgets.frame import MASKED_HATCH, Frame
 
-WINDOW = 8000  # cycles that are seen at once
+BEGIN, WINDOW = 8000, 8000  # the first visible cycle, and how many are visible
 # What a span is: its colour, and the words of the legend. Waits are hatched.
 KINDS = {
     "K": (MATRICES["K"], "K: asked for, not yet seen to be there"),
@@ -33,18 +33,18 @@ class Pipeline(Frame):
         return _draw(self.meta["blocks"][self.step if step is None else step], self.meta["from"])
 
 
-def pipeline(blocks: Sequence[dict], *, number: str = "3", begin: int = 8000) -> Pipeline:
+def pipeline(blocks: Sequence[dict], *, number: str = "3") -> Pipeline:
     """Blocks of the steps of a ladder over time, one at a time, in the browser.
 
     blocks: of each step its number and title; lanes, each with a name and spans [begin, end, kind] in the order of
     time, a kind being one of KINDS; cycles from tile to tile; share of what the tensor cores could do; slower: how many
-    times as long the kernel took while it was recorded. number: of the step that is shown first. begin: the first cycle
-    that is seen. Raises ValueError naming the argument.
+    times as long the kernel took while it was recorded. number: of the step that is shown first. Raises
+    ValueError naming the argument.
     """
     numbers = [block["number"] for block in blocks]
     if number not in numbers:
         raise ValueError(f"number: got {number!r}, takes {', '.join(numbers)}")
-    meta = {"blocks": list(blocks), "kinds": KINDS, "window": WINDOW, "from": begin}
+    meta = {"blocks": list(blocks), "kinds": KINDS, "window": WINDOW, "from": BEGIN}
     return Pipeline(meta=meta, data=b"", step=numbers.index(number))
 
 

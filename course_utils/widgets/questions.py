@@ -81,7 +81,7 @@ if anywidget is not None:
 
         _esm = esm("questions.js")
         _css = (HERE / "widgets.css").read_text(encoding="utf-8")
-        sheet = traitlets.Dict().tag(sync=True)  # what is asked; never changes
+        sheet = traitlets.Dict().tag(sync=True)  # the questions; never changes
         answers = traitlets.Dict().tag(sync=True)  # what was typed so far, by question, also unchecked
         replies = traitlets.Dict().tag(sync=True)
 

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 _TYPES = {"int32": "<i4", "uint32": "<u4", "uint8": "u1"}
-# How the bytes of an array are read as numbers; those that NumPy has no type for are read as bits and then converted.
+# The NumPy type of each recorded type; types that NumPy does not have are read as bits and then converted.
 _NUMBERS = {
     "float32": "<f4",
     "float16": "<f2",

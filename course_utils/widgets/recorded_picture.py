@@ -19,7 +19,7 @@ LINES = 15  # of the source
 WIDTH = 78  # letters of a line of it
 ROWS, COLUMNS = 48, 64  # cells of an array that are seen at most
 BANKS, BANK_BYTES = 32, 4
-OLDEST = 5  # barriers: what is older has the same colour
+OLDEST = 5  # barriers: older writes have the same colour
 _WRITES = ("write", "atomic", "copy write")
 
 Columns = Mapping[str, np.ndarray]  # of the recording, by name

@@ -88,14 +88,14 @@ ALL_BROKEN = pytest.mark.exhaustive("all nine: `make test` has a silent one and 
 )
 def test_which_tool_sees_which_mistake(monkeypatch, kernels):
     monkeypatch.setattr(broken_kernels, "BROKEN", {name: broken_kernels.BROKEN[name] for name in kernels})
-    rows = {row["broken kernel"]: row for row in broken_kernels.results(FLASH)}
+    rows = {row["broken kernel"]: row for row in broken_kernels.results(f"{FLASH}/broken")}
     silent = {name for name, row in rows.items() if row["sanitizer"] == "silent"}
     assert silent == SILENT & rows.keys()
     races = {name for name, row in rows.items() if row["sanitizer"] == "racecheck"}
     assert races == {name for name, row in rows.items() if row["compute-sanitizer"] == "racecheck"}
     assert len(races) == (1 if len(rows) == 2 else 3)
     assert all(rows[name]["wrong"] != "-" and rows[name]["wrong when watched"] == "-" for name in races)
-    assert broken_kernels.mended_are_right(FLASH)
+    assert broken_kernels.mended_are_right(f"{FLASH}/broken")
 
 
 def test_slopes_agree_with_the_kernels_gradients_and_not_with_wrong_ones():

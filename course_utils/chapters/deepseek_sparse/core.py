@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from course_utils import checks, costs, measured, plots, reference, show
+from course_utils import checks, costs, plots, reference, show
+from course_utils.chapters import broken_kernels, tensors
+from course_utils.chapters.tensors import is_right
 from course_utils.emulator import profile, sanitize
-from course_utils.launches.broken import BROKEN, BrokenKernel, attention_reports
 from course_utils.launches.launch import Launch
 from course_utils.operators import (
     DeepSeekConfig,
@@ -25,12 +27,8 @@ from course_utils.operators import (
 
 SMALL = DeepSeekConfig.small()  # 4 heads, latents of 64 + 64 numbers: the same layer, for the emulator
 SCALE = 96**-0.5  # of the small layer's heads
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """Normal random numbers from a fixed seed, the same on every machine; on the GPU if there is one."""
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-    return numbers.cuda() if torch.cuda.is_available() else numbers
+BROKEN_FOLDER = "05_deepseek_sparse/broken"
+normal = functools.partial(tensors.normal, dtype=torch.bfloat16)
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
@@ -89,11 +87,6 @@ def reprojected() -> None:
     show.table(
         rows, "2 queries, 24 keys, 4 heads, small sizes; counted by the emulator; logarithmic above", folded=True
     )
-
-
-def is_right(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
-    """Whether output and log-sum-exp are right by the course's rule."""
-    return checks.error_report(found[0], expected[0]).passed and checks.lse_report(found[1], expected[1]).passed
 
 
 def check_dense() -> None:
@@ -167,21 +160,16 @@ def shapes(steps: dict[str, Tensor]) -> None:
 # ---- mistakes
 
 
-def broken() -> dict[str, BrokenKernel]:
-    """The chapter's broken kernels, by name."""
-    return {name: case for name, case in BROKEN.items() if case.launch().source.startswith("05_deepseek_sparse/broken")}
-
-
 def mistakes() -> None:
     """Shows each broken kernel as a difference from the right one."""
-    for case in broken().values():
+    for case in broken_kernels.of_folder(BROKEN_FOLDER).values():
         show.mistake(case)
 
 
 def _tested(launch: Launch, results: tuple[Tensor, ...]) -> str:
     """Whether a comparison with the right numbers passes."""
     if launch.kernel != "radix_topk":
-        return "passes" if all(report.passed for report in attention_reports(launch, results)) else "fails"
+        return "passes" if broken_kernels.passes(launch, results) else "fails"
     logits, chosen = (tensor.cpu()[0] for tensor in results[:2])
     best = logits.topk(64).values
     keys = chosen[:64].clamp(0, len(logits) - 1).unique().long()
@@ -191,22 +179,21 @@ def _tested(launch: Launch, results: tuple[Tensor, ...]) -> str:
 def verdicts() -> int:
     """Shows what the sanitizer, compute-sanitizer on a GPU, and a comparison with float64 say of each broken kernel.
     Returns how many kernels the sanitizer names."""
-    recorded = measured.load("sanitizer")
     table, answers = [], {}
-    for name, case in broken().items():
+    for name, case in broken_kernels.of_folder(BROKEN_FOLDER).items():
         with sanitize() as report:
             launch = case.launch()
             tested = _tested(launch, launch.run())
         found = dict.fromkeys(finding.tool for finding in report.findings)
         assert (list(found) or ["check"]) == [case.tool]
-        rows = recorded.select(name=name, state="broken")
-        on_gpu = ", ".join({row["tool"] for row in rows if row["findings"]}) or "silent"
+        on_gpu = broken_kernels.found_on_gpu(name)
         line = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent"}
-        line |= {"compute-sanitizer": on_gpu if rows else "not recorded", "float64 test": tested}
+        line |= {"compute-sanitizer": on_gpu, "float64 test": tested}
         table.append(line | {"lesson": case.lesson})
-        answers[name] = {"sanitizer": bool(found), "compute-sanitizer": on_gpu != "silent" if rows else None}
+        sees = None if on_gpu == "not recorded" else on_gpu != "silent"
+        answers[name] = {"sanitizer": bool(found), "compute-sanitizer": sees}
         answers[name]["float64 test"] = tested == "fails"
     plots.answers(answers, {True: "sees it", False: "silent", None: "not asked"})
     plt.show()
-    show.table(table, f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator")
+    show.table(table, broken_kernels.caption())
     return sum(one["sanitizer"] for one in answers.values())

@@ -11,7 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import GraphModule
 
 from course_utils import measured, plots
-from course_utils.chapters.flash_attention_v2.steps import normal
+from course_utils.chapters.tensors import normal
 from course_utils.measured import Row
 from course_utils.measured.flash_attention_v2 import COMPILED, EAGER, OURS, SDPA
 from course_utils.operators import flash_attention_v2

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from course_utils import checks, measured, plots, reference, show
+from course_utils.chapters import broken_kernels
+from course_utils.chapters.tensors import is_right, normal
 from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile, sanitize
-from course_utils.launches.broken import BROKEN, attention_reports
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, launch
 from course_utils.measured import Row
 from course_utils.measured.flash_attention_v2 import TOKENS, WIDTH
@@ -23,6 +24,7 @@ from course_utils.operators import flash_attention_minimal, flash_attention_v2
 from course_utils.toolchain import nvrtc
 
 CHAPTER = "03_flash_attention_v2"
+BROKEN_FOLDER = f"{CHAPTER}/broken"
 LENGTH = 8192  # of the timed ladder
 PEERS = ("torch FLASH", "torch cuDNN")
 
@@ -45,21 +47,13 @@ TIMED = TimedLadder(
 rung, speed, gain, climb, whole_ladder = TIMED.rung, TIMED.speed, TIMED.gain, TIMED.climb, TIMED.whole_ladder
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Random fp16 numbers from a fixed seed, the same on every machine; on the GPU if there is one."""
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
-    return numbers.cuda() if torch.cuda.is_available() else numbers
-
-
 def check_all() -> None:
     """Runs each step once, causal, with GQA, on lengths that no tile divides, and prints whether it is right
     (float64)."""
     inputs = normal(1, 4, 100, 64), normal(1, 2, 130, 64, seed=1), normal(1, 2, 130, 64, seed=2)
-    expected, expected_lse = reference.attention(*inputs, is_causal=True, enable_gqa=True, return_lse=True)
+    expected = reference.attention(*inputs, is_causal=True, enable_gqa=True, return_lse=True)
     for step in LADDER:
-        out, lse = launch(step, *inputs, is_causal=True)
-        right = checks.error_report(out, expected).passed and checks.lse_report(lse, expected_lse).passed
-        print(f"{step.title:15} right: {right}")
+        print(f"{step.title:15} right: {is_right(launch(step, *inputs, is_causal=True), expected)}")
 
 
 def check(dtype: torch.dtype, head_dims: tuple[int, ...] = (64,), longest: int = 70, **options: object) -> str:
@@ -74,24 +68,16 @@ def check(dtype: torch.dtype, head_dims: tuple[int, ...] = (64,), longest: int =
 def mistakes() -> None:
     """Shows the ladder's broken kernels: the sanitizer's verdicts here and on a GPU, and what is wrong in the
     result."""
-    recorded = measured.load("sanitizer")  # compute-sanitizer's verdicts, on a GPU
-    table, mended_right = [], True
-    for name, case in BROKEN.items():
-        if not case.launch().source.startswith(f"{CHAPTER}/broken"):
-            continue
+    table = []
+    for name, case in broken_kernels.of_folder(BROKEN_FOLDER).items():
         with sanitize() as report:
-            out, lse = attention_reports(case.launch(), case.launch().run())
+            wrong = broken_kernels.wrong_results(case.launch(), case.launch().run())
         found = dict.fromkeys(finding.tool for finding in report.findings)
         assert (list(found) or ["check"]) == [case.tool]
-        wrong = " and ".join(what for what, part in (("O", out), ("LSE", lse)) if not part.passed)
         row = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent", "wrong": wrong or "-"}
-        rows = recorded.select(name=name, state="broken")
-        on_gpu = ", ".join({one["tool"] for one in rows if one["findings"]}) or "silent"
-        table.append(row | {"compute-sanitizer": on_gpu if rows else "not recorded", "lesson": case.lesson})
-        mended_right &= all(part.passed for part in attention_reports(case.mended(), case.mended().run()))
-    where = f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator"
-    show.table(table, f"all four; wrong: against float64. {where}", folded=True)
-    print(f"mended, all right: {mended_right}")
+        table.append(row | {"compute-sanitizer": broken_kernels.found_on_gpu(name), "lesson": case.lesson})
+    show.table(table, f"all four; wrong: against float64. {broken_kernels.caption()}", folded=True)
+    print(f"mended, all right: {broken_kernels.mended_are_right(BROKEN_FOLDER)}")
 
 
 # ---- counted

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course_utils import costs, measured, plots, reference, show
 from course_utils.chapters.flash_attention_v2.peers import record, training_caption
-from course_utils.chapters.flash_attention_v2.steps import normal
+from course_utils.chapters.tensors import normal
 from course_utils.measured.flash_attention_v2 import NAIVE, OURS, TOKENS, WIDTH
 from course_utils.operators import flash_attention_v2
 

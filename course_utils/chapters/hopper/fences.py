@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from course_utils import measured, show
-from course_utils.chapters.flash_attention_v2.steps import normal
+from course_utils.chapters.tensors import normal
 from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel
 from course_utils.emulator import configure, sanitize
 from course_utils.emulator.sanitizer import TOOLS, Finding, SanitizerReport

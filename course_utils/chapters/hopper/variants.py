@@ -17,7 +17,7 @@ from course_utils.measured.hopper import TOKENS, WIDTH
 
 LENGTHS = 2048, 16384
 RUNS = 5  # of each, in the record
-AGAIN = "the kernel again"  # the kernel beside itself: what it gains is the noise
+AGAIN = "the kernel again"  # the kernel timed beside itself: the difference is the noise
 
 
 class Idea(NamedTuple):

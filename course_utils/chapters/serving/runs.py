@@ -8,11 +8,11 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from course_utils import checks, costs, measured, plots, reference, show
-from course_utils.chapters.flash_attention_v2.steps import normal
+from course_utils import checks, costs, plots, reference, show
+from course_utils.chapters import broken_kernels
+from course_utils.chapters.tensors import is_right, normal
 from course_utils.emulator import profile, sanitize
-from course_utils.launches.broken import BROKEN, BrokenKernel, attention_reports
-from course_utils.launches.launch import Launch
+from course_utils.launches.broken import BROKEN
 from course_utils.launches.serving import RUNGS, rung
 from course_utils.operators import (
     append_paged,
@@ -101,20 +101,16 @@ def show_waves(batch: int = 1, kv_heads: int = 8, places: int = 132) -> int:
 # ---- right or not
 
 
-def _right(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> bool:
-    return checks.error_report(found[0], expected[0]).passed and checks.lse_report(found[1], expected[1]).passed
-
-
 def check_rungs() -> None:
     """Checks each rung on a ragged batch against float64."""
     tensors = inputs(max(LENGTHS), batch=len(LENGTHS))
     lengths = lengths_of(LENGTHS, tensors[0])
     expected = reference.decode_attention(*tensors, seq_lens=lengths, return_lse=True)
     for name, title in RUNGS.items():
-        print(f"{title:24} right: {_right(rung(name, *tensors, lengths), expected)}")
+        print(f"{title:24} right: {is_right(rung(name, *tensors, lengths), expected)}")
     for splits in (1, 3, 8):
         found = decode_attention(*tensors, seq_lens=lengths, num_splits=splits, return_lse=True)
-        print(f"keys in pieces, {splits} splits right: {_right(found, expected)}")
+        print(f"keys in pieces, {splits} splits right: {is_right(found, expected)}")
     print("a sequence without keys: O", found[0][1].abs().max().item(), " LSE", found[1][1].max().item())
 
 
@@ -126,7 +122,7 @@ def check_merge() -> None:
         for part in (slice(0, 150), slice(150, 200))
     ]
     found = merge_attention(*(torch.stack(parts) for parts in zip(*halves, strict=True)))
-    print("two parts merged, right:", _right(found, reference.decode_attention(query, key, value, return_lse=True)))
+    print("two parts merged, right:", is_right(found, reference.decode_attention(query, key, value, return_lse=True)))
     mean = (halves[0][0] + halves[1][0]) / 2
     print("their plain mean, right:", checks.error_report(mean, reference.decode_attention(query, key, value)).passed)
 
@@ -173,7 +169,7 @@ def check_cascade() -> None:
     found = cascade_attention(query, *(tensor[0] for tensor in shared), *pages, table, lengths, return_lse=True)
     both = [torch.cat((tensor.expand(3, -1, -1, -1), mine), dim=2) for tensor, mine in zip(shared, own, strict=True)]
     expected = reference.decode_attention(query, *both, seq_lens=lengths + 100, return_lse=True)
-    print("a prompt of 100 tokens read once for 3 sequences, right:", _right(found, expected))
+    print("a prompt of 100 tokens read once for 3 sequences, right:", is_right(found, expected))
 
 
 def check_tree() -> None:
@@ -183,7 +179,7 @@ def check_tree() -> None:
     found = decode_attention(query, key, value, parents=parents, return_lse=True)
     print(
         "as a tree, right:",
-        _right(found, reference.decode_attention(query, key, value, parents=parents, return_lse=True)),
+        is_right(found, reference.decode_attention(query, key, value, parents=parents, return_lse=True)),
     )
     chain = decode_attention(query, key, value)
     same = [bool(torch.equal(chain[:, :, i], found[0][:, :, i])) for i in range(len(PARENTS))]
@@ -247,16 +243,6 @@ def page_that_is_not_there() -> None:
         paged_attention(query, pages, pages, table, lengths)
 
 
-def cases() -> dict[str, BrokenKernel]:
-    """The chapter's broken kernels by name."""
-    return {name: case for name, case in BROKEN.items() if case.launch().source.startswith(CHAPTER)}
-
-
-def _wrong(launch: Launch) -> str:
-    reports = attention_reports(launch, launch.run())
-    return "right" if all(report.passed for report in reports) else "wrong"
-
-
 def of_sequences() -> str:
     """Runs the kernel that reads the first sequence's row of the block table, and prints which sequences are right.
     Returns whether the sanitizer finds anything: "something" or "nothing"."""
@@ -273,19 +259,13 @@ def of_sequences() -> str:
 
 def mistakes() -> None:
     """Shows what detects each broken kernel, and its lesson; compute-sanitizer's verdicts are recorded."""
-    theirs, rows = measured.load("sanitizer"), []
-    for name, case in cases().items():
+    rows, cases = [], broken_kernels.of_folder(CHAPTER)
+    for name, case in cases.items():
         with sanitize() as report:
-            numbers = _wrong(case.launch())
+            launch = case.launch()
+            passes = broken_kernels.passes(launch, launch.run())
         found = ", ".join(dict.fromkeys(finding.tool for finding in report.findings)) or "silent"
-        on_gpu = dict.fromkeys(row["tool"] for row in theirs.select(name=name, state="broken") if row["findings"])
-        line = {"mistake": name, "numbers": numbers.replace("right", "-"), "sanitizer": found}
-        rows.append(line | {"compute-sanitizer": ", ".join(on_gpu) or "silent"})
-    plots.what_shows_it(rows)
-    plt.show()
-    table = [row | {"lesson": BROKEN[str(row["mistake"])].lesson} for row in rows]
-    where = f"compute-sanitizer: {measured.caption(theirs)}; all else: the emulator"
-    show.table(table, f"each with its lesson; {where}", folded=True)
-    with sanitize() as clean:
-        mended = [_wrong(case.mended()) for case in cases().values()]
-    print("mended, all right:", set(mended) == {"right"} and not clean.findings)
+        line = {"mistake": name, "numbers": "-" if passes else "wrong", "sanitizer": found}
+        rows.append(line | {"compute-sanitizer": broken_kernels.found_on_gpu(name)})
+    broken_kernels.show_rows(rows)
+    print("mended, all right:", broken_kernels.mended_are_right(CHAPTER))

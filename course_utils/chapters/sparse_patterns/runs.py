@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from course_utils import checks, costs, measured, patterns, plots, reference, show
+from course_utils import checks, costs, patterns, plots, reference, show
 from course_utils.chapters import broken_kernels
-from course_utils.chapters.flash_attention_v2.steps import normal
 from course_utils.chapters.sparse_patterns.masks import FAR, LONGFORMER, at_random, states, tree_of
+from course_utils.chapters.tensors import is_right, normal
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import SanitizerReport, profile
-from course_utils.launches.broken import BROKEN
 from course_utils.operators import block_sparse_attention, csr_attention, sparse_attention, sparse_launch
 from course_utils.patterns import Pattern
 from course_utils.plots.sparse_patterns import FOR_NOTHING, NOT_LOADED
 
 CHAPTER = "04_sparse_patterns"
+BROKEN_FOLDER = f"{CHAPTER}/broken"
 D = 64  # head dimension of all launches here
 SMALL = (
     *(patterns.causal(), patterns.sliding_window(40), patterns.streaming(3, 30), patterns.dilated(9, 4)),
@@ -131,9 +131,8 @@ def gathered_table() -> None:
 def agrees(pattern: Pattern, L_q: int, L_k: int | None = None) -> bool:
     """Whether output and log-sum-exp at these lengths are right, against the dense mask in float64."""
     tensors = inputs(L_q, L_k)
-    out, lse = sparse_attention(*tensors, pattern, return_lse=True)
-    expected, expected_lse = reference.sparse_attention(*tensors, pattern, return_lse=True)
-    return checks.error_report(out, expected).passed and checks.lse_report(lse, expected_lse).passed
+    expected = reference.sparse_attention(*tensors, pattern, return_lse=True)
+    return is_right(sparse_attention(*tensors, pattern, return_lse=True), expected)
 
 
 def gradients_agree(pattern: Pattern, length: int = 150) -> list[bool]:
@@ -179,13 +178,8 @@ def run_blocks(source: str, pattern: Pattern, tensors: Sequence[Tensor]) -> Tens
 
 def mistakes() -> None:
     """Shows what detects each of the chapter's broken kernels, and its lesson."""
-    rows = broken_kernels.results(CHAPTER)
-    plots.what_shows_it(rows)
-    plt.show()
-    table = [row | {"lesson": BROKEN[str(row["broken kernel"])].lesson} for row in rows]
-    where = f"compute-sanitizer: {measured.caption(measured.load('sanitizer'))}; all else: the emulator"
-    show.table(table, f"each with its lesson; {where}", folded=True)
-    print(f"mended, all right: {broken_kernels.mended_are_right(CHAPTER)}")
+    broken_kernels.show_rows(broken_kernels.results(BROKEN_FOLDER))
+    print(f"mended, all right: {broken_kernels.mended_are_right(BROKEN_FOLDER)}")
 
 
 def rows_named(report: SanitizerReport, pattern: Pattern, length: int) -> str:

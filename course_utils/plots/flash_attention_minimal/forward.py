@@ -52,13 +52,12 @@ def traffic_bars(
     highlight: Callable[[str], bool],
     *,
     legend: tuple[str, str] | None = None,
-    ax: Axes | None = None,
 ) -> Axes:
     """One horizontal bar per algorithm, cut into its steps (`costs.Step`); megabytes on the x axis.
 
     Steps whose name satisfies `highlight` are drawn in red, the others in blue; `legend` names the two.
     """
-    ax = ax or plt.figure(figsize=(7.5, 1.0 + 0.55 * len(steps))).subplots()
+    ax = plt.figure(figsize=(7.5, 1.0 + 0.55 * len(steps))).subplots()
     for row, parts in enumerate(steps.values()):
         left = 0.0
         for part in parts:

@@ -1,4 +1,4 @@
-// What is fitted to the width of the page is fitted anew when that changes, when something is opened, and when formulas,
+// Parts of the page are fitted to its width again when the width changes, when something is opened, and when formulas,
 // pictures or forms have arrived. The other scripts say what there is to do: fitted(task).
 "use strict";
 

@@ -1,7 +1,7 @@
 // A formula that is wider than the text gets smaller.
 "use strict";
 
-const SMALLEST = 0.5; // half of a formula's own size is still as large as a note; what is wider then scrolls in its box
+const SMALLEST = 0.5; // half of a formula's own size is still as large as a note; a wider formula scrolls in its box
 
 // All are measured before the first is changed, as in scrolling.js.
 function fitFormulas() {

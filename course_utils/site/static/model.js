@@ -1,4 +1,4 @@
-// model.js — what a widget keeps its state in on a page. In JupyterLab Python has a share in it; here `answer` stands for
+// model.js — a widget's model on a page without Python. In JupyterLab Python shares the model; here `answer` stands for
 // Python: answer(message) is called after the widget has sent a message.
 export function modelOf(state, answer) {
   const listeners = [];

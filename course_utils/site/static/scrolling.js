@@ -1,4 +1,4 @@
-// What scrolls sideways inside its box can be scrolled by keyboard, too: it takes the focus.
+// A box that scrolls sideways takes the focus, so that the keyboard scrolls it, too.
 "use strict";
 
 function scrolls(box) {

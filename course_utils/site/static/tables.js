@@ -4,7 +4,7 @@
 
 const SENTENCE = 30; // letters: a longer cell takes the width of the card
 
-// Gives each cell the text of the heading above it. Returns whether all cells but those of headings have one.
+// Gives each cell the text of the heading above it. Returns whether all cells below the headings have one.
 function label(table) {
   let headings = [];
   for (const row of table.rows) {

@@ -70,7 +70,7 @@ function keepInAddress(model, root, read, write, former = () => null) {
   function show(state) {
     write(Object.fromEntries(Object.entries({ ...start, ...state }).map(([key, value]) => [key, `${value}`])));
     shown = textOf(read());
-    clearTimeout(timer); // what is shown now comes from the address
+    clearTimeout(timer); // the present state comes from the address
   }
   function keep() {
     if (history.state?.widgets === undefined) history.replaceState({ ...history.state, widgets: said() }, "");

@@ -86,7 +86,7 @@ function outline(ctx, theme, { taken, freed }, page, { x, y, width, height }) {
   ctx.restore();
 }
 
-// From the rows of a page to those of its copy, which lies on a line below, or on the same and is reached by a bow.
+// An arrow from the rows of a page to the rows of its copy, straight to a line below, or as a bow on the same line.
 function arrow(ctx, theme, from, to) {
   const below = to.y > from.y;
   const [x0, y0] = [from.x + from.width / 2, from.y + from.height];
@@ -166,7 +166,7 @@ function meter() {
   return { root, show };
 }
 
-// A row for each model: bytes of a token and of a sequence, and how many of these fit, beside each other as bars.
+// A row for each model: bytes of a token and of a sequence, and how many sequences fit, as bars.
 function fitsTable(models, memory) {
   const rows = models.map((model) => {
     const [token, sequence] = [element("td", {}), element("td", {})];

@@ -171,7 +171,7 @@ function drawBars(ctx, theme, box, top, values, visible, colour, threshold) {
   ctx.restore();
 }
 
-// A row of cells; colour(n) is that of cell n, or null for an empty one.
+// A row of cells; colour(n) is the colour of cell n, or null for an empty cell.
 function drawRow(ctx, theme, x, y, count, cell, height, colour) {
   ctx.save();
   ctx.fillStyle = theme.ink;
@@ -192,7 +192,7 @@ function drawRow(ctx, theme, x, y, count, cell, height, colour) {
   frame(ctx, theme, x, y, count * cell, height, 0.5);
 }
 
-// Above, the keys that top-k chose; below, those of a window of the same size.
+// Above, the keys that top-k chose; below, the keys of a window of the same size.
 function drawChoice(ctx, theme, box, top, { keys, k, colour, chosen, window }) {
   const cell = box.width / keys;
   const [picked, last] = [new Set(chosen), new Set(window)];

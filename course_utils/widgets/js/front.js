@@ -52,7 +52,7 @@ async function render({ model, el }) {
   }
   function run() {
     timer = setInterval(tick, A_STEP);
-    status.removeAttribute("aria-live"); // else a screen reader would be told of each step
+    status.removeAttribute("aria-live"); // else a screen reader would read out each step
     show();
   }
   function rest() {

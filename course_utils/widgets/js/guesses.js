@@ -206,7 +206,7 @@ export function guessBox(asked, held, changed) {
 
 export default {
   render({ model, el }) {
-    // JupyterLab's own class: what is held looks as it would without the box.
+    // JupyterLab's own class: the held output looks as it would without the box.
     const held = element("div", { class: "ak-held jp-RenderedHTMLCommon" });
     held.innerHTML = model.get("held"); // what the cell has shown
     const box = guessBox(model.get("asked"), held, (stage, guess) => {

@@ -51,7 +51,8 @@ export function strokeAt(shape, size, i, j) {
   return cells;
 }
 
-// Pairs of cells of which the first draws on the second after so many layers, and all that count.
+// How many pairs of cells (first, second) there are in which the first draws on the second after so many layers, and how
+// many there are in all.
 export function reach(grid, layers, isCausal) {
   let [got, all] = [0, 0];
   for (let i = 0; i < SIDE; i++) {

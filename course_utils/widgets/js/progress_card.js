@@ -1,6 +1,6 @@
 // progress_card.js — how far the learner is: two buttons, the state in words, and the card as Python wrote it.
 
-// Make the links open as those of a notebook's text do: in JupyterLab as a tab, elsewhere as the page resolves them.
+// Make the links open like a notebook's links: in JupyterLab as a tab, elsewhere as the page resolves them.
 function followLinks(page, manager) {
   const mime = manager?.rendermime;
   for (const link of page.querySelectorAll("a[href]")) {

@@ -8,7 +8,7 @@ const OTHERS = 24; // registers of a thread beside S, P and O
 const PLACES = { 2: [2, 2], 3: [3, 2], 4: [4, 4] }; // for tiles of K, and of V
 const BARS = { x: 132, top: 22, high: 22, gap: 12, most: 1.35 };
 
-// The choices without those that change nothing here.
+// The choices, with those set back that have no effect here.
 export function settled(problem, choices) {
   const own = { ...choices };
   const queued = own.blocks === "stay" && own.order !== "lie";
@@ -53,7 +53,7 @@ function losses(problem, choices) {
     .filter(([, factor]) => factor !== undefined);
 }
 
-// What a kernel of these choices gives: measured, model, or does not fit.
+// The result of a kernel with these choices: measured, model, or does not fit.
 export function answer(figures, place, choices) {
   const problem = figures.problems[place];
   const own = settled(problem, choices);
@@ -112,7 +112,7 @@ function draw(ctx, theme, width, rows) {
   });
 }
 
-// A bar for what a block needs of what there is; what is too much fills it, and says so.
+// A bar for a block's share of a resource; too large a share fills it, and says so.
 function meter(title) {
   const [text, fill] = [element("span", { class: "ak-number" }), element("span", {})];
   const root = element("div", {}, `${title}: `, text, element("div", { class: "ak-bar", "aria-hidden": "true" }, fill));
@@ -124,7 +124,7 @@ function meter(title) {
   return { root, show };
 }
 
-// What single choices cost at a problem, the dearest first: for those who want to know.
+// The cost of single choices at a problem, the dearest first, folded.
 function worthOf({ choices, titles }, problem) {
   const nameOne = (names, values) => names.map((name, n) => `${titles[name]}: ${choices[name][values[n]]}`).join(", ");
   return Object.entries(problem.losses)
@@ -139,7 +139,7 @@ function render({ model, el }) {
   const { choices, titles, limits, problems } = figures;
   const score = keptHere("race", { tries: 0, best: {} });
   let own = { ...start };
-  let raced = null; // the last answer: place, choices, found, and what is said of it
+  let raced = null; // the last answer: place, choices, result, and its words
 
   const canvas = element("canvas", { role: "img" });
   const status = element("div", { class: "ak-status", "aria-live": "polite" });
@@ -174,7 +174,7 @@ function render({ model, el }) {
     redraw();
   }
 
-  // The choices that are not those of the last try here, or of the beginning, in words.
+  // The choices that differ from the last try here, or from the start, in words.
   function choicesMade() {
     const before = raced?.place === model.get("step") ? raced.choices : start;
     const changed = Object.keys(choices).filter((name) => own[name] !== before[name]);

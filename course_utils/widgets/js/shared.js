@@ -6,7 +6,7 @@ const VIRIDIS = [
   [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37],
 ];
 
-// twilight_shifted, whose two ends meet: for banks, of which the last lies beside the first.
+// twilight_shifted, whose two ends meet: for banks, where the last is the neighbour of the first.
 const TWILIGHT = [
   [48, 20, 55], [69, 19, 92], [89, 42, 143], [94, 81, 173], [98, 118, 186], [114, 151, 193], [149, 181, 199], [196, 206, 212],
   [226, 217, 226], [216, 199, 190], [204, 163, 137], [194, 124, 99], [178, 86, 82], [152, 53, 80], [116, 30, 79], [74, 19, 66],
@@ -65,7 +65,7 @@ function stepper(label, last, move) {
 
 // Radio buttons for one of `options`; change(value) is called with the new one, as a text.
 function radios(legend, options, start, change) {
-  const group = `ak-${Math.random().toString(36).slice(2)}`; // those of two views must not join
+  const group = `ak-${Math.random().toString(36).slice(2)}`; // two views must not share a group
   const labels = options.map((value) => {
     const input = control("input", { type: "radio", name: group, value, onchange: () => change(value) });
     input.checked = value === start;
@@ -89,7 +89,7 @@ function refill(box, ...nodes) {
   (buttons()[at] ?? buttons().at(-1) ?? box).focus();
 }
 
-// Marks the one of these radio buttons that stands for `value`.
+// Checks the radio button with this value.
 function pick(fieldset, value) {
   for (const input of fieldset.querySelectorAll("input")) input.checked = input.value === `${value}`;
 }
@@ -125,7 +125,7 @@ function prepare(canvas, width, height) {
   return ctx;
 }
 
-// A picture of which some places answer a click: stepAt(x, y) is the step that a place stands for, or null. The pointer
+// A picture with places to click: stepAt(x, y) is the step of a place, or null. The pointer
 // is a hand over those places and over no others.
 function clickable(canvas, stepAt, go) {
   const at = ({ offsetX, offsetY }) => {

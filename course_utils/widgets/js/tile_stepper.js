@@ -112,7 +112,7 @@ function part(ctx, theme, { x, y, width, height }, colour, alpha = 1) {
   frame(ctx, theme, x, y, width, height);
 }
 
-// The staircase between the keys that a query sees and those it does not.
+// The staircase between visible and masked keys.
 function drawDiagonal(ctx, theme, { query_length, key_length }, S) {
   const [x, y] = [S.width / key_length, S.height / query_length];
   ctx.beginPath();
