@@ -259,8 +259,8 @@ def of_sequences() -> str:
 
 def mistakes() -> None:
     """Shows what detects each broken kernel, and its lesson; compute-sanitizer's verdicts are recorded."""
-    rows, cases = [], broken_kernels.of_folder(CHAPTER)
-    for name, case in cases.items():
+    rows = []
+    for name, case in broken_kernels.of_folder(CHAPTER).items():
         with sanitize() as report:
             launch = case.launch()
             passes = broken_kernels.passes(launch, launch.run())

@@ -1,4 +1,4 @@
-"""Pictures of chapter 00's second notebook: memory levels, floors, accesses of a warp, tiles, and what tools see."""
+"""Pictures of chapter 00 on memory: the score matrix, levels, floors, accesses of a warp, tiles, and what tools see."""
 
 from __future__ import annotations
 
