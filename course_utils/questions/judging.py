@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from course_utils.questions.numbers import UnreadableNumber, agrees, how_far_off, read_number, write_number
 from course_utils.questions.question import (
-    OPEN,
     RIGHT,
+    UNANSWERED,
     WRONG,
     Aggregate,
     Choice,
@@ -32,7 +32,7 @@ from course_utils.questions.question import (
 )
 
 NEAR_A_MISTAKE = 0.01  # a typed figure is rounded, also a wrong one
-_SILENT = Item(OPEN, "")
+_SILENT = Item(UNANSWERED, "")
 
 
 def judge(question: Question, answer: object) -> Verdict:
@@ -126,7 +126,7 @@ def _total(question: Aggregate) -> Figure:
 def _one_of(question: Choice | TradeOff, answer: object) -> Verdict:
     count = len(question.options)
     if answer is None:
-        return Verdict(OPEN, "Nothing is chosen yet.", (_SILENT,) * count)
+        return Verdict(UNANSWERED, "Nothing is chosen yet.", (_SILENT,) * count)
     chosen = _index(answer, count)
     option = question.options[chosen]
     items = [_SILENT] * count
@@ -136,7 +136,7 @@ def _one_of(question: Choice | TradeOff, answer: object) -> Verdict:
 
 def _true_or_false(question: TrueFalse, answer: object) -> Verdict:
     if answer is None:
-        return Verdict(OPEN, "Nothing is chosen yet.", (_SILENT, _SILENT))
+        return Verdict(UNANSWERED, "Nothing is chosen yet.", (_SILENT, _SILENT))
     if not isinstance(answer, bool):
         raise ValueError(f"answer: got {answer!r}, takes True or False")
     item = Item(RIGHT if answer == question.holds else WRONG, question.why)
@@ -151,7 +151,7 @@ def _votes(question: Votes, answer: object) -> Verdict:
     statements = question.statements
     marked = {_index(one, len(statements)) for one in _list(answer)}
     if not marked:
-        return Verdict(OPEN, "Nothing is marked yet; at least one statement holds.", (_SILENT,) * len(statements))
+        return Verdict(UNANSWERED, "Nothing is marked yet; at least one statement holds.", (_SILENT,) * len(statements))
     holding = {index for index, one in enumerate(statements) if one.right}
     if marked == holding:
         said = f"You marked exactly the {_count(len(holding), 'statement')} that {_verb(len(holding), 'hold')}."
@@ -179,7 +179,7 @@ def _figure(figure: Figure, text: str) -> Item:
     try:
         number = read_number(text, figure.unit)
     except UnreadableNumber as error:
-        return Item(OPEN, str(error))
+        return Item(UNANSWERED, str(error))
     if agrees(number, figure.value, figure.tolerance):
         return Item(RIGHT, f"{shown(figure)}. {figure.why}")
     named = [one for one in figure.mistakes if _is_near(number, one, figure)]
@@ -215,20 +215,20 @@ def _read_all(question: Aggregate, texts: Sequence[str]) -> list[float]:
 
 
 def _summed_up(question: Question, items: list[Item]) -> Verdict:
-    """The verdict on typed figures: OPEN if one is missing."""
-    count = {status: sum(item.status == status for item in items) for status in (RIGHT, WRONG, OPEN)}
-    unreadable = sum(item.status == OPEN and bool(item.said) for item in items)
-    if not count[OPEN]:
+    """The verdict on typed figures: UNANSWERED if one is missing."""
+    count = {status: sum(item.status == status for item in items) for status in (RIGHT, WRONG, UNANSWERED)}
+    unreadable = sum(item.status == UNANSWERED and bool(item.said) for item in items)
+    if not count[UNANSWERED]:
         several = f"{count[RIGHT]} of {len(items)} figures {_be(count[RIGHT])} right." if len(items) > 1 else ""
         return _verdict(question, WRONG if count[WRONG] else RIGHT, several if count[WRONG] else "", items)
     if len(items) == 1:
         summary = "The figure cannot be read." if unreadable else "Nothing is typed yet."
     else:
-        parts = [f"{count[OPEN] - unreadable} of {len(items)} figures missing"] * (count[OPEN] > unreadable)
+        parts = [f"{count[UNANSWERED] - unreadable} of {len(items)} figures missing"] * (count[UNANSWERED] > unreadable)
         parts += [f"{unreadable} that cannot be read"] * (unreadable > 0)
         parts += [f"{count[RIGHT]} right"] * (count[RIGHT] > 0) + [f"{count[WRONG]} not right"] * (count[WRONG] > 0)
         summary = f"Not complete: {', '.join(parts)}."
-    return Verdict(OPEN, summary, tuple(items))
+    return Verdict(UNANSWERED, summary, tuple(items))
 
 
 # ---- words, and the form of answers

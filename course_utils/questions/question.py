@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-RIGHT, WRONG, OPEN = "right", "wrong", "open"  # open: not answered, or not readable as a number
+RIGHT, WRONG, UNANSWERED = "right", "wrong", "open"  # open: not answered, or not readable as a number
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ Source = Callable[[Random], Question]  # its name is the question's name, its do
 
 @dataclass(frozen=True)
 class Item:
-    """The remark on one part of a question: an option, a statement, a figure. OPEN: it was not answered."""
+    """The remark on one part of a question: an option, a statement, a figure. UNANSWERED: it was not answered."""
 
     status: str
     said: str
@@ -155,7 +155,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on an answer. status: RIGHT only if everything is right; OPEN if something is missing."""
+    """The verdict on an answer. status: RIGHT only if everything is right; UNANSWERED if something is missing."""
 
     status: str
     summary: str

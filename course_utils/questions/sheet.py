@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from course_utils.questions.catalog import question, title
 from course_utils.questions.judging import explained, figures
 from course_utils.questions.question import (
-    OPEN,
     RIGHT,
+    UNANSWERED,
     WRONG,
     Aggregate,
     Choice,
@@ -35,7 +35,7 @@ KIND_IN_WORDS = {
     "aggregate": "add up",
     "grid": "fill in the table",
 }
-_SIGNS = {RIGHT: "✓", WRONG: "✗", OPEN: "?"}
+_SIGNS = {RIGHT: "✓", WRONG: "✗", UNANSWERED: "?"}
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def remarks(asked: Question, verdict: Verdict) -> list[dict]:
 
 def _words(asked: Question, verdict: Verdict) -> list[str]:
     """The words beside the sign of each part; empty where there is nothing to say."""
-    words = {RIGHT: "right", WRONG: "not right", OPEN: ""}
+    words = {RIGHT: "right", WRONG: "not right", UNANSWERED: ""}
     if isinstance(asked, (Number, Aggregate, Grid)):
         return [words[item.status] or ("not readable" if item.said else "") for item in verdict.items]
     if not isinstance(asked, Votes):
@@ -115,7 +115,7 @@ def _words(asked: Question, verdict: Verdict) -> list[str]:
     holds = ["holds" if statement.right else "does not hold" for statement in asked.statements]
     if verdict.status == RIGHT:
         return [word if word == "holds" else "rightly left out" for word in holds]
-    return ["" if item.status == OPEN else word for item, word in zip(verdict.items, holds, strict=True)]
+    return ["" if item.status == UNANSWERED else word for item, word in zip(verdict.items, holds, strict=True)]
 
 
 def shown_answer(asked: Question) -> list[dict]:

@@ -16,7 +16,7 @@ from course_utils.course import chapter
 from course_utils.questions.catalog import question_ids
 from course_utils.questions.judging import judge
 from course_utils.questions.pages import seed_line, to_html, to_text
-from course_utils.questions.question import OPEN, RIGHT
+from course_utils.questions.question import RIGHT, UNANSWERED
 from course_utils.questions.sheet import Asked, draw, form, remarks, shown_answer
 from course_utils.widgets.frame import HERE, anywidget, esm
 
@@ -110,20 +110,20 @@ if anywidget is not None:
             try:
                 reply = self._shown(asked) if action == "show" else self._judged(asked, answer)
             except ValueError as error:  # an answer of another form: of a page that is older than the question
-                reply = {"status": OPEN, "summary": f"The answer cannot be read: {error}", "items": []}
+                reply = {"status": UNANSWERED, "summary": f"The answer cannot be read: {error}", "items": []}
             reply |= {"turn": turn, "answer": answer, "shown": action == "show"}
             self.replies = {**self.replies, asked.id: reply}
 
         def _judged(self, asked: Asked, answer: object) -> dict:
             verdict = judge(asked.question, answer)
-            note = "" if verdict.status == OPEN else self._keep(asked, verdict.status == RIGHT, answer)
+            note = "" if verdict.status == UNANSWERED else self._keep(asked, verdict.status == RIGHT, answer)
             summary = " ".join(filter(None, (verdict.summary, note)))
             return {"status": verdict.status, "summary": summary, "items": remarks(asked.question, verdict)}
 
         def _shown(self, asked: Asked) -> dict:
             note = self._keep(asked, False, {"shown": True})
             summary = " ".join(filter(None, ("The answer is shown. This counts as not answered right.", note)))
-            return {"status": OPEN, "summary": summary, "items": shown_answer(asked.question)}
+            return {"status": UNANSWERED, "summary": summary, "items": shown_answer(asked.question)}
 
         def _keep(self, asked: Asked, right: bool, answer: object) -> str:
             """Record the answer; what to say if it could not be kept."""

@@ -12,8 +12,8 @@ from course_utils.questions.catalog import question, question_ids
 from course_utils.questions.judging import explained, judge, right_answer
 from course_utils.questions.numbers import UnreadableNumber, agrees, how_far_off, read_number, write_number
 from course_utils.questions.question import (
-    OPEN,
     RIGHT,
+    UNANSWERED,
     WRONG,
     Aggregate,
     Figure,
@@ -145,7 +145,7 @@ def test_the_figures_own_unit_may_follow(typed, unit):
 )
 def test_another_unit_is_open_and_the_right_one_named(text, unit, words):
     item = said(number(16, unit), text)
-    assert item.status == OPEN and words in item.said
+    assert item.status == UNANSWERED and words in item.said
 
 
 @given(SIZES, st.sampled_from([0.0, 0.001, 0.01, 0.05]))
@@ -243,7 +243,7 @@ def test_too_large_and_too_small_are_never_exchanged(typed, value, unit):
 def test_an_empty_and_an_unreadable_figure_are_open():
     assert judge(number(3), "  ").summary == "Nothing is typed yet."
     verdict = judge(number(3), "1,5")
-    assert verdict.status == OPEN and verdict.summary == "The figure cannot be read."
+    assert verdict.status == UNANSWERED and verdict.summary == "The figure cannot be read."
 
 
 # ---- several figures
@@ -301,7 +301,7 @@ def test_a_grid_is_judged_cell_by_cell():
 
 def test_a_grid_with_gaps_is_open_and_says_what_is_there():
     verdict = judge(GRID, [["7", ""], ["1,5", "1"]])
-    assert verdict.status == OPEN
+    assert verdict.status == UNANSWERED
     assert verdict.summary == "Not complete: 1 of 4 figures missing, 1 that cannot be read, 1 right, 1 not right."
 
 
@@ -338,7 +338,7 @@ def test_votes_give_away_no_unmarked_statement(marked):
         return
     assert verdict.status == WRONG
     for index, item in enumerate(verdict.items):
-        assert (item.status == OPEN) == (index not in marked)
+        assert (item.status == UNANSWERED) == (index not in marked)
         assert bool(item.said) == (index in marked - {0, 2})
     found, missing = len(marked & {0, 2}), len({0, 2} - marked)
     assert f"{found} of the 2 statements that hold" in verdict.summary
@@ -346,7 +346,7 @@ def test_votes_give_away_no_unmarked_statement(marked):
 
 
 def test_no_mark_at_all_is_no_answer():
-    assert judge(VOTES, []).status == OPEN
+    assert judge(VOTES, []).status == UNANSWERED
 
 
 # ---- every kind
@@ -368,7 +368,7 @@ def test_no_answer_is_open_and_gives_nothing_away(demo):
     empty = [None, None, None, [], None, "", ["", "", ""], [["", ""], ["", ""]]]
     for asked, answer in zip(kinds(demo), empty, strict=True):
         verdict = judge(asked, answer)
-        assert verdict.status == OPEN and not any(item.said for item in verdict.items)
+        assert verdict.status == UNANSWERED and not any(item.said for item in verdict.items)
 
 
 @pytest.mark.parametrize("answer", [True, 7, -1, "text", [9], [1, 2], {"a": 1}, [["1"]], 1.5])
@@ -379,5 +379,5 @@ def test_an_answer_of_another_form_is_a_value_error(demo, answer):
         except ValueError as error:
             assert str(error).startswith("answer: got ")
         else:  # of this kind after all
-            assert verdict.status in (RIGHT, WRONG, OPEN)
+            assert verdict.status in (RIGHT, WRONG, UNANSWERED)
             assert (asked.kind, type(answer)) in (("true-false", bool), ("number", str), ("votes", list))
