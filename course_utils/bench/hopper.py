@@ -161,9 +161,8 @@ def backward(
     lengths: Sequence[int] = LENGTHS[1:],
     head_dims: Sequence[int] = HEAD_DIMS,
 ) -> list[Row]:
-    """The operator's backward pass alone, in fp16, as it is and in turns, beside those of torch's kernels, FLASH also
-    as it is where torch is told to be deterministic, and of chapter 03, with B · L and H · d fixed; and the ratios
-    summed up."""
+    """The operator's backward pass alone, in fp16, by default and with a fixed order, beside torch's kernels (FLASH also
+    in deterministic mode) and chapter 03's, with B · L and H · d fixed; and a summary of the ratios."""
     rows: list[Row] = []
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
         shape = tokens // length, width // head_dim, length, head_dim

@@ -179,7 +179,7 @@ def _write_notebook(sources: Sources, root: Path, path: Path, notebook: Notebook
 
 
 def _title(path: Path) -> str:
-    """A notebook's title; those of exercises begin with their numbers."""
+    """A notebook's title; an exercise's title begins with its number."""
     cells = nbformat.read(path, as_version=4).cells
     return next((cell.source for cell in cells if cell.cell_type == "markdown" and cell.source.startswith("# ")), "")
 

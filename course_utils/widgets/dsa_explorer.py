@@ -120,7 +120,7 @@ def dsa_explorer(
     top_k: int | None = None,
     config: DeepSeekDims = V3_2,
 ) -> DsaExplorer:
-    """Step queries through DeepSeek Sparse Attention in the browser: what is chosen, gathered, kept, and what it costs.
+    """Step queries through DeepSeek Sparse Attention in the browser: keys chosen and gathered, mass kept, and the cost.
 
     logits [S, T], floating: the indexer's scores, minus infinity above the causal border, as `lightning_indexer`
     returns them. weights [S, T], floating: the true attention probabilities, mean over heads; a row sums to 1, or to 0

@@ -105,7 +105,7 @@ def _saved(path: Path) -> str:
 
 
 def _stale_cells(submission: Submission) -> list[str]:
-    """The cells whose last run here differs from what is saved; a cell is known by its first line."""
+    """The cells whose last run here differs from the saved text; a cell is named by its first line."""
     shell = get_ipython()
     ran = {source.strip().split("\n")[0]: source.strip() for source in (shell.user_ns.get("In", ()) if shell else ())}
     saved = {name: source.strip() for name, source in submission.cells.items()}

@@ -145,7 +145,7 @@ def _plain(value: object) -> object:
 
 
 class _Publisher(DisplayPublisher):
-    """Keeps what is displayed in a list, in place of showing it."""
+    """Collects displayed data in a list instead of showing them."""
 
     def __init__(self, shell: object, shown: list[dict]) -> None:
         super().__init__(parent=shell)
@@ -160,7 +160,7 @@ class _Publisher(DisplayPublisher):
 
 
 class _Printed(io.TextIOBase):
-    """Keeps what is printed in the same list; text that follows text is one piece."""
+    """Collects printed text in the same list; consecutive texts are one piece."""
 
     def __init__(self, shown: list[dict]) -> None:
         self._shown = shown

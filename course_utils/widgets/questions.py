@@ -27,7 +27,7 @@ SEED_WITHOUT_PROGRESS = 0
 
 
 def ask(slug: str, *names: str, seed: int | None = None) -> None:
-    """Ask the questions of the chapter `slug`, or only those of these names, and keep what was answered.
+    """Asks the questions of the chapter `slug`, or only the named ones, and stores the answers.
 
     seed: of the figures; None takes the learner's own. Raises LookupError for an unknown chapter or question.
     """

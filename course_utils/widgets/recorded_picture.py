@@ -117,7 +117,7 @@ def _outline(axes: Axes, grid: Grid, offset: int, width: int, colour: str, line:
 
 
 def _grid(meta: Mapping, number: int) -> Grid:
-    """Shared memory of which nobody knows the type is read as the launch's own floats, 32 banks a row."""
+    """Shared memory without a known type is read as the launch's own floats, 32 banks a row."""
     array = meta["arrays"][number]
     dtype, columns = array["dtype"], (array["shape"] or [1])[-1]
     if dtype == "bytes":

@@ -106,7 +106,7 @@ def select_normal() -> Tensor:
 
 
 def mostly_zeros() -> Tensor:
-    """`normal_scores` without their signs, of which 90 % are set to 0."""
+    """The absolute values of `normal_scores`, with 90 % of them set to 0."""
     drop = torch.rand(16384, generator=torch.Generator().manual_seed(1)) < 0.9
     return torch.where(drop, 0.0, normal_scores().abs())
 
