@@ -161,7 +161,7 @@ def backward(
     lengths: Sequence[int] = LENGTHS[1:],
     head_dims: Sequence[int] = HEAD_DIMS,
 ) -> list[Row]:
-    """The operator's backward pass alone, in fp16, by default and with a fixed order, beside torch's kernels (FLASH also
+    """The operator's backward pass alone, in fp16, by default and with a fixed order, beside torch's (FLASH also
     in deterministic mode) and chapter 03's, with B · L and H · d fixed; and a summary of the ratios."""
     rows: list[Row] = []
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):

@@ -113,8 +113,8 @@ def _fit_row(model: str, context: int, dtype: str) -> dict:
 
 
 class CacheExplorer(Frame):
-    """Made by `cache_explorer`. `step` counts the actions of the story so far; `states` belong to the page size that the
-    widget starts with."""
+    """Made by `cache_explorer`. `step` counts the actions of the story so far; `states` belong to the page
+    size that the widget starts with."""
 
     _script = "cache_explorer.js"
     states: list[CacheState]
