@@ -37,9 +37,9 @@ def pipeline(
         inputs = random_inputs((batch, width // head_dim, length, head_dim), device)
         found = moments.record(step, *inputs)
         first = min(moment.begin for moment in found)
-        first_ones = [moment for moment in found if moment.begin < first + CYCLES]
+        early = [moment for moment in found if moment.begin < first + CYCLES]
         columns = {"part": "pipeline", "name": step.title, "head_dim": head_dim, "length": length}
-        rows.append(columns | {"slower": _slower(step, *inputs), **moments.to_text(first_ones)})
+        rows.append(columns | {"slower": _slower(step, *inputs), **moments.to_text(early)})
     return rows
 
 

@@ -47,11 +47,11 @@ def column_state(pitch: int) -> ColumnState:
     if pitch not in range(MOST + 1):
         raise ValueError(f"pitch: got {pitch}, takes 0 to {MOST}")
     words = [lane * pitch for lane in range(LANES)]
-    turns_of: Counter[int] = Counter()
+    taken: Counter[int] = Counter()
     turn_of = {}
     for word in dict.fromkeys(words):
-        turn_of[word] = turns_of[word % BANKS]
-        turns_of[word % BANKS] += 1
+        turn_of[word] = taken[word % BANKS]
+        taken[word % BANKS] += 1
     return ColumnState(tuple(word % BANKS for word in words), tuple(turn_of[word] for word in words))
 
 
