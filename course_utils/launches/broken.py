@@ -6,6 +6,11 @@ Each comes with a launch at which it shows, and with the tool that names it:
 
     with sanitize() as report:
         BROKEN["missing_sync_after_load"].launch().run()
+
+To add one: break the kernel in place in as few lines as possible, save the output of `git diff` as
+kernels/NN_slug/broken/name.diff with a comment on top (`# name.cu — kernel.cu broken on purpose: ...`), take the change
+back with `git checkout`, and add an entry here. If the right kernel changes later, an error names the diffs that no
+longer apply: make them anew in the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,24 @@
-"""What can be read off a `.cu` file without compiling it: its text, its kernels and their parameters, its header."""
+"""What can be read off a `.cu` file without compiling it: its text, its kernels and their parameters, its header.
+
+Each kernel of `kernels/NN_slug/` begins with what its reader needs:
+
+    // scores.cu — S = scale · Q Kᵀ, one thread per score: what it teaches, in a line or two.
+    //
+    // grid   (ceil(L_k / 16), ceil(L_q / 16), B · H)      block  (16, 16)
+    // layout Q [B, H, L_q, D], K [B, H, L_k, D], S [B, H, L_q, L_k], fp32, contiguous
+    // shared 0 bytes
+    // limits D a multiple of 4
+    // options: -DD=64 | -DD=128
+    // arch: sm_80
+    // paper  Attention Is All You Need (arXiv 1706.03762), §3.2.1
+
+`options:` lists the ways it is compiled, separated by `|`; a kernel that is compiled in one way, without options, has
+no such line. `arch:` names the lowest architecture (`sm_80`), or the only one (`sm_90a only`); without it the kernel
+compiles for all of sm_75, 80, 86, 89, 90, 100 and 120. tests/toolchain/test_nvrtc.py finds each kernel and compiles it
+so, without a GPU. Prefer `extern "C"` and `-D` constants to templates. NVRTC has no headers of the host: no `<cmath>`,
+no `INFINITY`. A kernel handles every length, not only multiples of its tile. What several kernels share is in
+`kernels/include/`.
+"""
 
 from __future__ import annotations
 
