@@ -192,19 +192,8 @@ def launch(
 ) -> tuple[Tensor, Tensor]:
     """Runs one step: on the GPU for CUDA tensors, which takes an sm_90, on the emulator for CPU tensors.
 
-    Args:
-        query: [B, H, L_q, D], fp16 or bf16, for `in_e4m3` E4M3, contiguous, D 64 or 128.
-        key, value: [B, H_kv, L_k, D] of the same dtype, H a multiple of H_kv.
-        is_causal: bottom-right aligned; a query that sees no key gives 0.
-        scale: positive; None takes 1/√D.
-        scales: for `in_e4m3`, those of query, key and value, fp32 [B, H], [B, H_kv] and [B, H_kv].
-        out, lse: where the results go, [B, H, L_q, D] and fp32 [B, H, L_q]; None allocates them.
-
-    Returns:
-        out and lse (natural logarithm, minus infinity for queries without keys).
-
-    Raises:
-        ValueError: a shape, dtype or scale that the kernels do not take.
+    Arguments, results and errors as of `ladder.launch`, but for steps `in_e4m3`: query, key and value are E4M3, out is
+    bf16, and scales has the scales of query, key and value, fp32 [B, H], [B, H_kv] and [B, H_kv].
     """
     check_attention(query, key, value, scale)
     if out is None:

@@ -44,7 +44,7 @@ def arrows(root: Path) -> list[Arrow]:
             target = inner
             while target and target not in known:
                 target = target.rpartition(".")[0]
-            # What is not there is a former name, which is for learners' copies; the package alone could mean any part.
+            # A module that is not there keeps its name, which no room allows; the package alone could mean any part.
             target = target or inner or PACKAGE
             if target not in (source, "__version__"):
                 found.append(Arrow(source, target, path.relative_to(root).as_posix(), line))
