@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import OPEN, RawModule, ReadyLaunch
+from course_utils.cuda import PASSED, RawModule, ReadyLaunch
 from course_utils.operators.attention import Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
@@ -198,7 +198,7 @@ class ListMask(NamedTuple):
             kernels.get_function("merge_parts"),
             (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
             (32 * MERGED_ROWS,),
-            (OPEN, OPEN, work.split_rows, OPEN, OPEN, call.scalars[0]),
+            (PASSED, PASSED, work.split_rows, PASSED, PASSED, call.scalars[0]),
         )
         return _SplitRows(attend, merge, (work.parts, batch, heads, lists.block, head_dim))
 
@@ -222,7 +222,7 @@ class ListMask(NamedTuple):
 
 def _parts(work: Work | Columns) -> object:
     """What a kernel takes for the results of parts: memory of the call; none where no row or column is split."""
-    return OPEN if work.parts else work.items.new_empty(0, dtype=torch.float32)
+    return PASSED if work.parts else work.items.new_empty(0, dtype=torch.float32)
 
 
 class _SplitRows(NamedTuple):
@@ -301,7 +301,7 @@ def by_columns(
         kernels.get_function("merge_gradients"),
         (len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads), kv_heads, batch),
         (tile.threads,),
-        (OPEN, columns.split, OPEN, OPEN, np.int32(key_length), np.float32(call.factor)),
+        (PASSED, columns.split, PASSED, PASSED, np.int32(key_length), np.float32(call.factor)),
     )
     return _SplitColumns(dk_dv, merge, (columns.parts, 2, batch, kv_heads, tile.block_cols, head_dim))
 

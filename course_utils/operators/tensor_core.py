@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import MADE, OPEN, Kernel, RawModule, ReadyLaunch, compiled
+from course_utils.cuda import ALLOCATED, PASSED, Kernel, RawModule, ReadyLaunch, compiled
 from course_utils.emulator import tracing
 from course_utils.operators.attention import Call
 from course_utils.operators.prepare import fitting
@@ -143,7 +143,7 @@ def forward_tile(query_length: int, group: int, head_dim: int, device: torch.dev
 
 
 # query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense; the call has made the last two
-FORWARD_TENSORS = OPEN, OPEN, OPEN, MADE, MADE
+FORWARD_TENSORS = PASSED, PASSED, PASSED, ALLOCATED, ALLOCATED
 
 
 @functools.lru_cache(maxsize=1024)
@@ -166,7 +166,7 @@ def dense_forward(call: Call, is_causal: bool) -> ReadyLaunch:
 # ---------------------------------------------------------------------------------------------- backward passes
 
 # query, key, value, the gradient of out, lse, delta; dq_sum, float32 like query; grad_key and grad_value: all dense
-BACKWARD_TENSORS = 9 * (OPEN,)
+BACKWARD_TENSORS = 9 * (PASSED,)
 
 DkDv = Callable[..., None]  # of BACKWARD_TENSORS; writes the last two, and adds to dq_sum
 
@@ -211,7 +211,7 @@ def row_delta(call: Call) -> ReadyLaunch:
         kernel(BACKWARD, tile.options, call.dtype, "backward_delta"),
         (ceil_div(query_length, rows), heads, batch),
         (tile.threads,),
-        (OPEN, OPEN, OPEN, np.int32(query_length)),
+        (PASSED, PASSED, PASSED, np.int32(query_length)),
     )
 
 
@@ -236,5 +236,5 @@ def rounded_dq(call: Call) -> ReadyLaunch:
         kernel(BACKWARD, tile.options, call.dtype, "backward_round_dq"),
         (ceil_div(size, 4 * tile.threads),),
         (tile.threads,),
-        (OPEN, OPEN, np.float32(call.factor), np.int64(size)),
+        (PASSED, PASSED, np.float32(call.factor), np.int64(size)),
     )

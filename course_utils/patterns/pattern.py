@@ -13,8 +13,9 @@ from torch import Tensor
 
 from course_utils.arguments import integer
 from course_utils.patterns.arguments import lengths
+from course_utils.patterns.cache import Cache, wait_until_read
 from course_utils.patterns.definition import Definition, Mask, RowRanges, Shape, both, either, row_chunks
-from course_utils.patterns.kept import Kept, not_compiled, not_faked, number_of, read
+from course_utils.patterns.graphs import refuse_fake_tensors, refuse_tracing, register
 from course_utils.patterns.lists import BLOCKS, BlockLists, build
 from course_utils.patterns.ranges import Ranges, define_ranges
 
@@ -32,11 +33,11 @@ def made_outside(name: str) -> None:
     """Raises RuntimeError where a compiler traces the making of this pattern, or its tensors would be fake. To be asked
     before anything that a compiler cannot trace, such as a look at the numbers of a list: of that it would complain in
     words of its own."""
-    not_compiled(
+    refuse_tracing(
         f"{name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a global, an "
         "argument or an attribute of the module"
     )
-    not_faked(f"{name} is made")
+    refuse_fake_tensors(f"{name} is made")
 
 
 class Pattern:
@@ -72,8 +73,8 @@ class Pattern:
         self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
         self._define, self._mask, self._bound = define, mask, bound
         made_outside(self.name)
-        self.number = number_of(self)
-        self.kept = Kept()
+        self.number = register(self)
+        self.cache = Cache()
 
     def __copy__(self) -> Pattern:
         """Itself, which never changes: a copied module has the same pattern, with its number and lists."""
@@ -119,7 +120,7 @@ class Pattern:
             raise ValueError(
                 f"the mask of {self.name} depends on the lengths, which these indices do not tell; use at(L_q, L_k)"
             )
-        return read(self._definition(lengths(length, length, j.device)).mask(i, j), j.device)
+        return wait_until_read(self._definition(lengths(length, length, j.device)).mask(i, j), j.device)
 
     def flex_mask_mod(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> MaskMod:
         """The mask for FlexAttention, whose q_idx counts queries from 0; what it looks up lies on `device`."""
@@ -136,7 +137,8 @@ class Pattern:
         shape = self.shape(L_q, L_k, device)
         i = torch.arange(shape.shift, shape.L_k, dtype=torch.int32, device=shape.device)[:, None]
         j = torch.arange(shape.L_k, dtype=torch.int32, device=shape.device)[None, :]
-        return read(self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous(), shape.device)
+        mask = self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous()
+        return wait_until_read(mask, shape.device)
 
     def at(self, L_q: int, L_k: int | None = None) -> Pattern:
         """The same pattern for these lengths only. Its mask_mod still takes positions."""
@@ -171,7 +173,7 @@ class Pattern:
 
     def csr(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The keys of each query: indptr int64 `[L_q + 1]`, and indices int32 `[pairs]`, ascending in a row."""
-        not_faked("the keys of each query are listed")
+        refuse_fake_tensors("the keys of each query are listed")
         shape = self.shape(L_q, L_k, device)
         definition = self._definition(shape)
         if not definition.keys:
@@ -181,7 +183,7 @@ class Pattern:
         for rows, keys in row_chunks(definition, shape):
             counts += torch.bincount(rows, minlength=shape.L_q)
             found.append(keys.int())
-        return read((torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)), shape.device)
+        return wait_until_read((torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)), shape.device)
 
     def pairs(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> int:
         """The number of pairs (query, key) that are kept, per head; counted on `device`."""
@@ -259,7 +261,7 @@ class Pattern:
         return self._cached(shape, "definition", lambda: self._define(shape))
 
     def _cached(self, shape: Shape, what: Any, make: Callable[[], Any]) -> Any:
-        return self.kept.get((shape, what), make, shape.device)
+        return self.cache.get((shape, what), make, shape.device)
 
 
 def _made_again(function: Callable[..., Pattern], parameters: dict[str, Any], bound: tuple[int, int] | None) -> Pattern:
