@@ -56,7 +56,7 @@ class HopperTile(NamedTuple):
 
 
 class E4M3Tile(HopperTile):
-    """The same of forward_e4m3.cu, which always has three consumers."""
+    """Options of forward_e4m3.cu, which always has three consumers."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -247,8 +247,8 @@ def tile_map(tensor: Tensor, rows: int) -> TensorMap:
 
 
 def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Of how many heads blocks have work at the same time, where rows are causal: 8 to 32, as far as the L2 cache keeps
-    their keys and values. Shapes as for `flash_attention_hopper`."""
+    """How many heads the blocks work on at the same time under a causal mask: 8 to 32, as many as have their keys and
+    values in the L2 cache. Shapes as for `flash_attention_hopper`."""
     batch, heads, _, head_dim = query_shape
     _, kv_heads, key_length, _ = key_shape
     kept = L2_SHARE * heads // max(1, 2 * kv_heads * key_length * head_dim * dtype.itemsize)

@@ -175,7 +175,7 @@ def _backward(call: Call, pattern: int) -> Backward:
 
 
 def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask], Ready], direction: str) -> Ready:
-    """The launches for a call, which are kept with its pattern or block lists."""
+    """The launches for a call, from the cache of its pattern or block lists."""
     owner = registered(pattern)
 
     def of_mask() -> Ready:
@@ -185,7 +185,7 @@ def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask]
 
 
 def _flops(query: Tensor, key: Tensor, pattern: int, _: float) -> int:
-    """Of the products of the pairs that the pattern keeps; of all pairs where lists are given call by call."""
+    """FLOPs of the products of the pairs that the pattern keeps; of all pairs if lists are given call by call."""
     (batch, heads, query_length, head_dim), key_length = query.shape, key.shape[2]
     owner, pairs = registered(pattern), query_length * key_length
     if isinstance(owner, Pattern):

@@ -221,7 +221,7 @@ class ListMask(NamedTuple):
 
 
 def _parts(work: Work | Columns) -> object:
-    """What a kernel takes for the results of parts: memory of the call; none where no row or column is split."""
+    """The argument for the results of parts: allocated by each call, or empty if no row or column is split."""
     return PASSED if work.parts else work.items.new_empty(0, dtype=torch.float32)
 
 
@@ -260,7 +260,7 @@ Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 
 
 def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
-    """What the kernel of `choose_kernel` takes for the pattern."""
+    """The mask that the kernel of `choose_kernel` takes for the pattern."""
     (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
     sizes, device = (query_length, key_length), call.device
     chosen = choose_kernel(
@@ -276,7 +276,8 @@ def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
 
 
 def mask_of_ranges(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
-    """What range.cu takes for a pattern whose rows are ranges: five numbers where these say it, else two arrays."""
+    """The mask that range.cu takes for a pattern whose rows are ranges: five numbers if they suffice, else two
+    arrays."""
     if pattern.ranges is not None and dilation_at(pattern.ranges, query_length, key_length) <= MAX_DILATION:
         return RangeMask(pattern.ranges)
     return RowMask(pattern.row_ranges(query_length, key_length, device=device))

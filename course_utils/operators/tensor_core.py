@@ -30,7 +30,7 @@ FORWARD, BACKWARD = "03_flash_attention_v2/forward.cu", "03_flash_attention_v2/b
 
 
 def module(file: str, options: tuple[str, ...], dtype: torch.dtype) -> RawModule:
-    """A kernel file, for `read_kernel`, with its options and that of the dtype."""
+    """The module of a kernel file, for `read_kernel`, with these options and the dtype's."""
     return compiled(file, (*options, BF16_OPTION[dtype]))
 
 
@@ -46,7 +46,7 @@ def defines(**sizes: int) -> tuple[str, ...]:
 
 
 def takes_wgmma(device: torch.device) -> bool:
-    """Whether a launch with tensors of this device reaches a Hopper GPU; what is watched runs on the emulator."""
+    """Whether a launch with tensors of this device reaches a Hopper GPU; inside sanitize() or profile() it does not."""
     on_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
     return on_hopper and not tracing.active()
 

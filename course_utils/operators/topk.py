@@ -59,7 +59,7 @@ def _select(logits: Tensor, k: int) -> Tensor:
 
 
 def _checked(logits: Tensor, k: int) -> int:
-    """k, once both fit."""
+    """Checks both arguments; returns k."""
     check_tensor("logits", logits, ("S", "T"), (torch.float32,), may_be_empty=True)
     if logits.shape[1] > MAX_LENGTH:
         raise ValueError(f"logits has {logits.shape[1]} scores per row; it must have at most 2^30")

@@ -29,10 +29,10 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 SAMPLED_ROWS = 33
 
 
-def made_outside(name: str) -> None:
-    """Raises RuntimeError where a compiler traces the making of this pattern, or its tensors would be fake. To be asked
-    before anything that a compiler cannot trace, such as a look at the numbers of a list: of that it would complain in
-    words of its own."""
+def refuse_in_graph(name: str) -> None:
+    """Raises RuntimeError where a compiler traces the making of this pattern, or its tensors would be fake. Call it
+    before anything that a compiler cannot trace, such as reading the numbers of a list; else torch's own error comes
+    first."""
     refuse_tracing(
         f"{name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a global, an "
         "argument or an attribute of the module"
@@ -72,7 +72,7 @@ class Pattern:
         self.kind, self.parameters, self.ranges = kind, dict(parameters), ranges
         self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
         self._define, self._mask, self._bound = define, mask, bound
-        made_outside(self.name)
+        refuse_in_graph(self.name)
         self.number = register(self)
         self.cache = Cache()
 

@@ -102,7 +102,7 @@ class PagedCache:
 
     @property
     def free_pages(self) -> int:
-        """Pages that nobody has."""
+        """Pages that no sequence has."""
         return len(self._free)
 
     @property
