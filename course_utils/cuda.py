@@ -33,7 +33,7 @@ from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.host_code import DevicePart, device_part
 from course_utils.toolchain.parameters import CheckedArguments, Parameters
 from course_utils.toolchain.program import about_program
-from course_utils.toolchain.serialized import refuse_serialized, remembered
+from course_utils.toolchain.serialized import cached_log, refuse_serialized
 from course_utils.toolchain.source import (
     INCLUDE,
     Architecture,
@@ -219,7 +219,7 @@ class RawModule:
             headers = included_files(self.code, [Path(option[2:]) for option in (*folder, f"-I{INCLUDE}")])
             compilation = str(self.code), sorted(headers.values()), self.options, self.name_expressions
             refuse_serialized(
-                self.name, remembered(said.getvalue(), _import_cupy().cuda.nvrtc.getVersion(), *compilation)
+                self.name, cached_log(said.getvalue(), _import_cupy().cuda.nvrtc.getVersion(), *compilation)
             )
         return module
 

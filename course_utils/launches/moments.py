@@ -133,7 +133,7 @@ def to_text(moments: list[Moment]) -> dict[str, str]:
 
 
 def from_text(sites: str, moments: str) -> list[Moment]:
-    """What `to_text` was given, but for the time at which it began."""
+    """The moments of a record's columns, as `to_text` wrote them. Times are counted from the first moment."""
     there = []
     for entry in sites.split(";"):
         verb, line, argument = entry.split(" ", 2)

@@ -194,7 +194,7 @@ def _known() -> tuple[set[str], str]:
 
 
 def known_metrics(metrics: Sequence[str] = METRICS) -> list[str]:
-    """Those of the metrics that this ncu knows for this GPU."""
+    """The metrics among these that this ncu knows for this GPU."""
     known, text = _known()
     found = [name for name in metrics if name.partition(".")[0] in known]
     if not found:

@@ -211,8 +211,8 @@ def _with_device_headers(
 
 
 class _Needed(NamedTuple):
-    """words: what code for the device names, itself or through what it names. device_names: what is declared for the
-    device; macros: those that mark something for it; defined: all macros."""
+    """What the code for the device needs. words: all names in it, and in what these names stand for. device_names:
+    functions declared for the device; macros: that mark something for the device; defined: all macros."""
 
     words: frozenset[str]
     device_names: frozenset[str]
@@ -254,7 +254,7 @@ def _host_part(
             reason = ""
         if reason and _is_whole(d):
             cut[d] = reason
-    while True:  # what speaks of something that is left out is left out, too
+    while True:  # a declaration that names something left out is left out, too
         names = {name for d in cut for name in d.names}
         more = {
             d: f"{_title(d)}, which only host code uses"
@@ -269,7 +269,7 @@ def _host_part(
 def _why_host(d: Declaration, needed: _Needed) -> str:
     """Why a function or a variable that is not marked for the device is left out; "" if it stays."""
     if _is_constant(d):
-        return ""  # a constant: it is left out only where it speaks of the host
+        return ""  # a constant is left out only if it names something of the host
     if not d.names or "operator" in d.names or not (needed.words & d.names <= needed.device_names):
         return ""  # code for the device names it: the compiler says what it lacks
     unknown = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", _before_name(d))) - needed.defined
@@ -291,8 +291,8 @@ def _before_name(d: Declaration) -> str:
 
 
 def _serves_host(d: Declaration, names: set[str], needed: _Needed) -> bool:
-    """Whether a type, constant, alias or macro speaks of the host or of what is left out, and nothing for the device
-    names it."""
+    """Whether a type, constant, alias or macro names something of the host or something left out, and no code for the
+    device names it."""
     if d.kind in ("include", "directive", "function") or _for_device(d, needed.macros):
         return False
     if d.kind == "variable" and not _is_constant(d):
@@ -311,7 +311,7 @@ def _title(d: Declaration) -> str:
 
 
 def _is_whole(d: Declaration) -> bool:
-    """Whether it may be cut: of the preprocessor's branches it has all or none."""
+    """Whether the declaration may be cut out: it holds all branches of an `#if`, or none."""
     if d.kind in ("include", "define"):
         return True
     depth = 0

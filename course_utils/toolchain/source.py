@@ -56,7 +56,7 @@ class KernelSource(str):
 
 
 def read_text(path: Path) -> str:
-    """The text of a kernel or header. Its mark of UTF-8 is left out, and what is no UTF-8, as in old comments, becomes
+    """The text of a kernel or header, without a byte order mark; bytes that are not UTF-8, as in old comments, become
     U+FFFD."""
     return path.read_text(encoding="utf-8-sig", errors="replace")
 
@@ -301,8 +301,8 @@ def macro_kernels(code: str) -> list[str]:
 
 
 def _global_macros(code: str, *, whole: bool) -> list[str]:
-    """The macros with `__global__` in them, also through another: those that stand for a few words in front of a
-    kernel, or those that write more (whole)."""
+    """The macros with `__global__` in them, also through another macro. whole: the macros that write a kernel or its
+    head; else those that stand for a few words in front of a kernel."""
     macros = [macro[0] for macro in MACRO.finditer(blank_comments(code))]
     defined = [re.match(r"\s*#\s*define\s+(\w+)(\(?)(.*)", macro, flags=re.DOTALL) for macro in macros]
     found = {"__global__": False}

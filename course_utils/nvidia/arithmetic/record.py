@@ -1,4 +1,4 @@
-"""What silicon gives for the expressions of the table, in the rows of a record."""
+"""A GPU's results for the expressions of the table, as the rows of a record."""
 
 from __future__ import annotations
 
