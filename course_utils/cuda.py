@@ -51,14 +51,14 @@ from course_utils.toolchain.tensor_map import BYTES as TENSOR_MAP_BYTES
 from course_utils.toolchain.tensor_map import PassedMap, TensorMap, tensor_map
 
 __all__ = [
-    "PASSED",
+    "ALLOCATED",
     "CompileError",
     "DevicePart",
     "Kernel",
     "KernelError",
     "KernelSource",
     "LaunchError",
-    "ALLOCATED",
+    "PASSED",
     "PassedMap",
     "RawModule",
     "ReadyLaunch",
@@ -193,7 +193,7 @@ class RawModule:
 
     @contextlib.contextmanager
     def _host_code_explained(self) -> Iterator[None]:
-        """Where the compiler's first error is host code beside the kernels, the message says what to do with that."""
+        """If the compiler's first error is in host code beside the kernels, the message says what to do about it."""
         try:
             yield
         except CompileError as error:
@@ -211,11 +211,13 @@ class RawModule:
     def _cupy_module(self) -> Any:
         folder = [f"-I{self.code.path.parent}"] if isinstance(self.code, KernelSource) else []
         needed = self._architecture
-        exact = [f"-arch={needed}"] if needed.exact else []  # CuPy's default leaves out what only this architecture has
+        exact = (
+            [f"-arch={needed}"] if needed.exact else []
+        )  # by default CuPy leaves out instructions that only this architecture has
         options = ("--std=c++17", "-lineinfo", *exact, *self.options, *folder, f"-I{INCLUDE}")
         said = io.StringIO()
-        module = self._allocated_by_cupy(options, said)
-        if needed.exact:  # CuPy keeps what it compiled, and then says nothing
+        module = self._compiled_by_cupy(options, said)
+        if needed.exact:  # CuPy caches what it compiled, and then logs nothing
             headers = included_files(self.code, [Path(option[2:]) for option in (*folder, f"-I{INCLUDE}")])
             compilation = str(self.code), sorted(headers.values()), self.options, self.name_expressions
             refuse_serialized(
@@ -223,9 +225,12 @@ class RawModule:
             )
         return module
 
-    def _made_by_cupy(self, options: Sequence[str], said: io.StringIO) -> Any:
-        """Compiled; said: what NVRTC logs. CuPy finds a kernel with C++ linkage by its name only where that is among
-        the name expressions. NVRTC refuses those that the preprocessor leaves out, and those in a namespace."""
+    def _compiled_by_cupy(self, options: Sequence[str], said: io.StringIO) -> Any:
+        """CuPy's module, compiled. said: gets what NVRTC logs.
+
+        CuPy finds a kernel with C++ linkage by its name only if that is among the name expressions. NVRTC refuses a
+        name that the preprocessor leaves out, or that is in a namespace; the module is then compiled without it.
+        """
         cupy = _import_cupy()
         plain = [k.name for k in self._kernels.values() if k.bodies and not k.template]
         if 'extern "C"' in self.code:
@@ -265,7 +270,7 @@ class Kernel:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """As the source declares them."""
+        """The kernel's parameters as the source declares them."""
         return self._parameters.parameters
 
     def __call__(
@@ -556,7 +561,7 @@ def _dimensions(name: str, value: Sequence[int], limits: tuple[int, int, int]) -
     if not isinstance(value, (tuple, list)) or not 1 <= len(value) <= 3:
         raise ValueError(f"{name} takes one to three positive ints such as (4,) or (4, 2, 1), got {value!r}")
     x, y, z = (*value, 1, 1)[:3]
-    if not type(x) is type(y) is type(z) is int:  # else the usual launch needs no look at each
+    if not type(x) is type(y) is type(z) is int:  # usually all are ints, and none needs a look of its own
         if not all(isinstance(n, (int, np.integer)) for n in value):
             raise ValueError(f"{name} takes one to three positive ints, got {value!r}")
         x, y, z = int(x), int(y), int(z)

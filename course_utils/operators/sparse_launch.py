@@ -1,5 +1,5 @@
-"""The launches of kernels/04_sparse_patterns for a call: tiles, grid and arguments. A mask here is what a kernel takes
-for the pattern: numbers, rows, block lists or keys. Its methods make launches and launch nothing."""
+"""The launches of kernels/04_sparse_patterns for a call: tiles, grid and arguments. A mask here is the form in which a
+kernel takes the pattern: numbers, rows, block lists or keys. Its methods return launches and launch nothing."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ MERGED_ROWS = 4  # rows per block of merge_parts
 
 
 class RangeTile(ForwardTile):
-    """Options of range.cu, but for DILATED: those of 03_flash_attention_v2/forward.cu, and every tile that no row sees
-    is skipped."""
+    """Options of range.cu, except DILATED: the options of 03_flash_attention_v2/forward.cu, and tiles that no row sees
+    are skipped."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class RangeTile(ForwardTile):
 
     @property
     def shared_bytes(self) -> int:
-        """Besides Q, K and V, the first and the last key of each row."""
+        """Q, K and V, and the first and the last key of each row."""
         return super().shared_bytes + 8 * self.block_rows
 
 
@@ -94,9 +94,9 @@ BLOCK_BACKWARD_TILES = {
 
 
 class DenseMask(NamedTuple):
-    """Launches of the dense kernels of chapter 03: blocks of `length` rows are sequences of their own, in a view of
-    the tensors `[B · H, L / length, length, d]`, since a head's rows lie one behind the other. L is a multiple of
-    length, for queries and keys alike, and each head has keys of its own."""
+    """Launches of the dense kernels of chapter 03, with blocks of `length` rows as sequences of their own: the tensors
+    are viewed as `[B · H, L / length, length, d]`. L is a multiple of length, for queries and keys alike, and each head
+    has keys of its own."""
 
     length: int
 
@@ -226,7 +226,7 @@ def _parts(work: Work | Columns) -> object:
 
 
 class _SplitRows(NamedTuple):
-    """The launches of block_sparse.cu and of merge_parts. shape: of the parts, made by each call."""
+    """The launches of block_sparse.cu and of merge_parts. shape: of the parts, which each call allocates."""
 
     attend: ReadyLaunch
     merge: ReadyLaunch
@@ -308,14 +308,15 @@ def by_columns(
 
 
 class _SplitColumns(NamedTuple):
-    """The launches of a kernel of key_columns.cuh and of merge_gradients. shape: of the parts, made by each call."""
+    """The launches of a kernel of key_columns.cuh and of merge_gradients. shape: of the parts, which each call
+    allocates."""
 
     dk_dv: ReadyLaunch
     merge: ReadyLaunch
     shape: tuple[int, ...]
 
     def __call__(self, query: Tensor, *tensors: Tensor) -> None:
-        """With the tensors of a `DkDv`."""
+        """Arguments as for a `DkDv`."""
         parts = query.new_empty(self.shape, dtype=torch.float32)
         self.dk_dv(query, *tensors, parts)
         self.merge(parts, *tensors[-2:])

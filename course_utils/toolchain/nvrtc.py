@@ -144,7 +144,7 @@ def check_kernel(
     """Raises what `compile_kernel` raises for the first architecture where NVRTC refuses a kernel for all of them.
 
     A kernel that it takes needs a sixth to two thirds of that function's time: little is optimized, and ptxas sees only
-    what it could refuse. Such kernels are cached_log. Products of a warpgroup that ptxas serializes are no error here.
+    what it could refuse. Such kernels are remembered. Products of a warpgroup that ptxas serializes are no error here.
     """
     requests = [_request(code, arch, options, name_expressions) for arch in architectures]
     for request in requests:

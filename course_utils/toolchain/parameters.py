@@ -1,5 +1,5 @@
-"""What a kernel takes: torch tensors and NumPy scalars, checked against the parameters that its source declares, and
-laid out as the driver takes them."""
+"""The arguments of a kernel: torch tensors and NumPy scalars, checked against the parameters that its source declares,
+and laid out as the driver takes them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SCALAR_TYPES: dict[str, type[np.generic]] = {
 
 
 class Parameters:
-    """The parameters of one kernel, and the check of what is passed for them."""
+    """The parameters of one kernel, and the check of the arguments passed for them."""
 
     def __init__(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
         self.kernel = kernel
@@ -58,7 +58,7 @@ class Parameters:
         return f"argument {index} ({self.parameters[index].name or '?'!r}) of {self.kernel}()"
 
     def check(self, args: Sequence[object]) -> torch.device | None:
-        """The device that the tensors are on; None where there are no tensors.
+        """Checks the arguments; returns the device of the tensors, None if there are none.
 
         Raises TypeError or ValueError, which names the argument, what it got and what it takes.
         """
