@@ -51,9 +51,9 @@ class Pattern:
         kind, parameters: the name of the function that made it, and its arguments; "and" or "or" with {"parts": (a, b)}
             for a combination.
         name: both as text, "sliding_window(window=64)".
-        ranges: its keys as `Ranges`, five numbers, or None where these do not say it.
+        ranges: its keys as `Ranges`, or None if five numbers do not describe them.
         number: by which a compiled graph names it.
-        kept: what was made of it for each of its last lengths and devices, here and by the operators.
+        cache: its lists, and the operators' launches, for the last lengths and devices.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class Pattern:
         mask: Mask | None = None,
         bound: tuple[int, int] | None = None,
     ) -> None:
-        """define: the pattern at given lengths; mask: the same mask for any lengths, None where there is no such one;
-        bound: the only lengths (L_q, L_k) that it is for."""
+        """define: the pattern at given lengths; mask: its mask if that is the same for all lengths, else None; bound:
+        the only lengths (L_q, L_k) that it is for."""
         self.kind, self.parameters, self.ranges = kind, dict(parameters), ranges
         self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
         self._define, self._mask, self._bound = define, mask, bound
@@ -77,15 +77,15 @@ class Pattern:
         self.cache = Cache()
 
     def __copy__(self) -> Pattern:
-        """Itself, which never changes: a copied module has the same pattern, with its number and lists."""
+        """The pattern itself, because it never changes: a copied module has the same pattern, number and lists."""
         return self
 
     def __deepcopy__(self, _: Any) -> Pattern:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle, the call that made it: it comes back without its lists, and with a number of that process. A
-        function given to `from_mask_mod` must be one that pickle finds by its name: no lambda, no inner function."""
+        """Pickles the call that made the pattern, which comes back without lists and with a new number. Pickle must
+        find a function given to `from_mask_mod` by its name: no lambda, no inner function."""
         if "parts" in self.parameters:
             return _made_again, (operator.and_ if self.kind == "and" else operator.or_, self.parameters, self._bound)
         return _made_again, (getattr(sys.modules[__package__], self.kind), self.parameters, self._bound)
@@ -99,9 +99,9 @@ class Pattern:
     def mask_mod(self) -> MaskMod:
         """mask_mod(b, h, i, j): bool, whether the query at POSITION i sees key j; b and h are not looked at.
 
-        i and j are integer tensors that broadcast. torch.compile and vmap can trace it. Some patterns are another
-        function for other lengths: `at(L_q, L_k).mask_mod` is theirs; without `at`, j must be the whole axis 0 …
-        L_k - 1, and the number of queries that of the keys.
+        i and j are integer tensors that broadcast. torch.compile and vmap can trace it. If the mask depends on
+        the lengths, take `at(L_q, L_k).mask_mod`; without `at`, j must be the whole axis 0 … L_k - 1, and there must be
+        as many queries as keys.
         """
         mask = self._mask or self._mask_of_axis
 
@@ -158,15 +158,15 @@ class Pattern:
     def block_lists(
         self, L_q: int, L_k: int | None = None, *, block: int = 64, device: torch.device | str = "cpu"
     ) -> BlockLists:
-        """The blocks of `block` (64 or 128) queries and keys that hold a pair; kept, and not to be changed."""
+        """The blocks of `block` (64 or 128) queries and keys that hold a pair. They are cached: do not change them."""
         shape = self.shape(L_q, L_k, device)
         if isinstance(block, bool) or block not in BLOCKS:
             raise ValueError(f"block is {block!r}; it must be 64 or 128")
         return self._cached(shape, block, lambda: build(self._definition(shape), shape, block))
 
     def row_ranges(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> RowRanges | None:
-        """Where each query's keys start and end, int32 `[L_q]` each, as of documents; None where the keys of a query
-        are not one range (sinks and a window, dilation), or not known to be. Kept, and not to be changed."""
+        """Where each query's keys start and end, int32 `[L_q]` each, as of documents; None if the keys of a query
+        are not one range (sinks and a window, dilation), or not known to be. Cached: do not change them."""
         shape = self.shape(L_q, L_k, device)
         rows = self._definition(shape).rows
         return self._cached(shape, "rows", rows) if rows else None
@@ -208,8 +208,8 @@ class Pattern:
     ) -> tuple[int, int]:
         """The numbers of pairs that are kept and of blocks that hold one.
 
-        Of a pattern that is known key by key, as `strided` is, estimates from 33 rows of blocks: its block lists can
-        be much larger than its keys, and are not built for this.
+        For a pattern that lists its keys, as `strided` does, both are estimated from 33 rows of blocks: its block lists
+        can be much larger than its keys, and are not built for this.
         """
         shape = self.shape(L_q, L_k, device)
         definition = self._definition(shape)
@@ -278,7 +278,7 @@ def range_pattern(
     define: Define | None = None,
     bound: tuple[int, int] | None = None,
 ) -> Pattern:
-    """The pattern of some ranges. define: the same, with more short cuts; bound: as of a Pattern."""
+    """The pattern of some ranges. define: the same pattern with more short cuts; bound: as for a Pattern."""
     mask = define_ranges(ranges, Shape(1, 1, torch.device("cpu"))).mask
     define = define or (lambda shape: define_ranges(ranges, shape))
     return Pattern(kind, parameters, define, name=name, ranges=ranges, mask=mask, bound=bound)
