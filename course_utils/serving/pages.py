@@ -1,6 +1,6 @@
 """A cache of keys and values in pages of a fixed size, which sequences take as they grow and may share.
 
-PagedAttention (arXiv 2309.06180, §4): each sequence has a list of the pages that hold its tokens, in order. A page counts
+PagedAttention (arXiv 2309.06180, §4): each sequence lists the pages that hold its tokens, in order. A page counts
 the sequences that use it. A fork shares all pages; a sequence that writes into a shared page gets a copy of it first.
 If too few pages are free, `CacheFull` is raised, and nothing has changed.
 """
