@@ -435,8 +435,8 @@ def check_e4m3_attention(
     seed: int | None = None,
 ) -> list[ErrorReport]:
     """`check_attention` of an operator on inputs in E4M3, which also takes q_scale, k_scale and v_scale: the inputs of
-    the cases, quantised by head. From key head to key head the scales of values grow, and those of queries as much as
-    those of keys shrink."""
+    the cases, quantised by head. From key head to key head the scales of values grow; the scales of queries grow
+    as much as the scales of keys shrink."""
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     reports = []
     for n, case in enumerate(cases):

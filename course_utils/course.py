@@ -39,7 +39,7 @@ class Chapter:
 
     @property
     def home(self) -> str:
-        """The slug that its kernels, questions and exercises are kept under: its own, or that of the first notebook."""
+        """The slug of its kernels, questions and exercises: its own, or the first notebook's."""
         return self.of or self.slug
 
     @property

@@ -82,8 +82,8 @@ DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets 
 class RawModule:
     """The kernels of one source text, compiled for a backend at the first launch there (or by `compile`).
 
-    code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`), of which
-    the emulator follows -D, -U and -I; `kernels/include` is always on the include path, and a kernel with
+    code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`); the
+    emulator follows only -D, -U and -I; `kernels/include` is always on the include path, and a kernel with
     `arch: sm_90a only` in its header is compiled for that. name_expressions: template instances, as in CuPy.
 
     Raises CompileError at once for a file with a program around its kernels (`main`, launches by `<<<...>>>`), with the

@@ -88,8 +88,8 @@ class ClassFolder:
     """What the folder of a class says, without the hand-ins themselves.
 
     students: sorted by id, those who are not enrolled too. due: by exercise; None where no time is set.
-    released: ids of the exercises that every student has a row for: those of assignments.csv if there is one, else of
-    the chapters in which anybody handed in anything; of a chapter in release/ only those that are there. remarks: what
+    released: ids of the exercises that every student has a row for: the exercises of assignments.csv if there is one,
+    else of all chapters with a hand-in; of a chapter in release/ only the exercises that are there. remarks: what
     the teacher should look at. late: what late work costs, by exercise. delimiter: what stands between the values of
     the roster, and so of the tables of grades.
     """

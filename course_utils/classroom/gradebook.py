@@ -2,7 +2,7 @@
 for Moodle and Canvas to import.
 
 Every student has a row for every exercise, with a status. Tables of equal grades are equal, byte for byte: they are
-sorted, and hold no times but those of hand-ins. What is not due yet, and not handed in, is no zero.
+sorted, and hold no times but the times of hand-ins. What is not due yet, and not handed in, is no zero.
 """
 
 from __future__ import annotations

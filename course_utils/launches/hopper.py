@@ -174,7 +174,7 @@ ONE_LEVEL = replace(EIGHT_BITS, title="8 bits, one sum", idea="All of P V is one
 
 
 def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
-    """The kernel of a step, compiled at its first launch. Errors as of `Step.options`."""
+    """The kernel of a step, compiled at its first launch. Errors as for `Step.options`."""
     return compiled(step.file, step.options(head_dim, dtype)).get_function(step.kernel)
 
 
@@ -192,7 +192,7 @@ def launch(
 ) -> tuple[Tensor, Tensor]:
     """Runs one step: on the GPU for CUDA tensors, which takes an sm_90, on the emulator for CPU tensors.
 
-    Arguments, results and errors as of `ladder.launch`, but for steps `in_e4m3`: query, key and value are E4M3, out is
+    Arguments, results and errors as for `ladder.launch`, but for steps `in_e4m3`: query, key and value are E4M3, out is
     bf16, and scales has the scales of query, key and value, fp32 [B, H], [B, H_kv] and [B, H_kv].
     """
     check_attention(query, key, value, scale)

@@ -248,7 +248,7 @@ def _changed(code: str, changes: tuple[tuple[str, str], ...]) -> str:
 
 
 def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
-    """The kernel of a step, compiled at its first launch. Errors as of `Step.options`."""
+    """The kernel of a step, compiled at its first launch. Errors as for `Step.options`."""
     options = step.options(head_dim, dtype)
     module = _compiled_with(step.file, step.changes, options) if step.changes else compiled(step.file, options)
     return module.get_function(step.kernel)

@@ -21,7 +21,7 @@ UNCOUNTED = ("range_forward", "block_sparse_forward", "range_dk_dv")
 
 
 def course() -> dict[str, Launch]:
-    """Each kernel at a length that does not fill its tiles, but those that only the sanitizers see."""
+    """Each kernel at a length that does not fill its tiles, except kernels that only the sanitizers see."""
     return {name: launch for name, launch in _short().items() if launch.kernel not in UNCOUNTED}
 
 

@@ -146,7 +146,7 @@ def run_ncu(
 ) -> list[dict[str, float]]:
     """Counts launches on the GPU under one ncu process, from cold caches: for each, what ncu says of each metric.
 
-    metrics: as ncu takes them; a name without a dot is its total over the GPU. Those that this ncu does not know are
+    metrics: as ncu takes them; a name without a dot is its total over the GPU. Metrics that this ncu does not know are
     left out.
     Raises ToolError if ncu cannot be used here, fails, or takes more than `timeout` seconds.
     """

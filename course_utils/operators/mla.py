@@ -162,7 +162,7 @@ def sparse_mla(
     arXiv 2512.02556, §2.1).
 
     Args:
-        query, latent, scale, value_dim: as of `mla_attention`.
+        query, latent, scale, value_dim: as for `mla_attention`.
         indices: `[S, k]`, int32 (int64 is converted), on the device of query, in any order. An index below 0 or from
             T on is left out; one that stands twice in a row counts twice. Causality is the list's business.
 

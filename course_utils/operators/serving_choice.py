@@ -17,7 +17,7 @@ from course_utils.operators.tensor_core import HEAD_DIMS, defines
 E4M3 = torch.float8_e4m3fn
 SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
 SHORTEST_IN_PAIRS = 1024  # where blocks share a multiprocessor: one without a neighbour is faster, so less is lost
-RESERVED_SHARED = 1024  # bytes that the driver adds to those of a block, from sm_80 on
+RESERVED_SHARED = 1024  # bytes that the driver adds for each block, from sm_80 on
 EMULATED_MULTIPROCESSORS = 132  # those of an H100
 
 

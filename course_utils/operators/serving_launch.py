@@ -139,7 +139,7 @@ def ready_append(
     shape: torch.Size, pages: tuple[int, int], dtype: torch.dtype, key_bytes: int, device: torch.device
 ) -> ReadyLaunch:
     """The launch of append_paged with keys and values of this shape, pages, table, lengths and, with E4M3, scales.
-    pages, key_bytes: as of a `Call`."""
+    pages, key_bytes: as for a `Call`."""
     return ReadyLaunch(
         _writing_module("append", (), key_bytes, dtype).get_function("append_paged"),
         (ceil_div(math.prod(shape) // 8, APPEND_THREADS),),

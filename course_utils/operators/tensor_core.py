@@ -1,6 +1,6 @@
 """What the operators on tensor cores share: dtypes, tiles, the dense kernels, and the two ends of a backward pass.
 
-The kernels of kernels/04_sparse_patterns have the tiles of those of kernels/03_flash_attention_v2, and their backward
+The kernels of kernels/04_sparse_patterns have the tiles of kernels/03_flash_attention_v2, and their backward
 passes begin and end with the same two kernels of backward.cu there. Blocks on the diagonal are dense attention of many
 short sequences, by these kernels themselves.
 """
@@ -148,7 +148,7 @@ FORWARD_TENSORS = PASSED, PASSED, PASSED, ALLOCATED, ALLOCATED
 
 @functools.lru_cache(maxsize=1024)
 def dense_forward(call: Call, is_causal: bool) -> ReadyLaunch:
-    """The launch of forward.cu with `FORWARD_TENSORS`, of which it writes the last two."""
+    """The launch of forward.cu with `FORWARD_TENSORS`; it writes the last two."""
     batch, heads, rows, head_dim = call.query_shape
     group = heads // call.key_shape[1]
     tile = forward_tile(rows, group, head_dim, call.device)

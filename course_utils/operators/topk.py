@@ -12,7 +12,7 @@ from course_utils.cuda import compiled
 from course_utils.operators.library import operator
 from course_utils.operators.prepare import autocast, dense
 
-MAX_K = 2048  # that of DeepSeek-V3.2, and what the tests cover; the kernel has room for 4096
+MAX_K = 2048  # as in DeepSeek-V3.2, and as far as the tests go; the kernel has room for 4096
 MAX_LENGTH = 2**30
 THREADS_FOR_FEW_ROWS, THREADS = 1024, 512  # with few rows most multiprocessors have one block, or none
 FEW_ROWS = 264

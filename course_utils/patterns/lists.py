@@ -280,7 +280,7 @@ def build(definition: Definition, shape: Shape, block: int) -> BlockLists:
 
 
 def from_blocks(blocks: Blocks, definition: Definition, shape: Shape, block: int) -> BlockLists:
-    """The lists, from blocks that can hold a pair; the mask decides those that are not surely full."""
+    """The lists, from blocks that can hold a pair; the mask decides about blocks that are not marked full."""
     unsure = (~blocks.full).nonzero()[:, 0]
     codes, number = blocks.codes[unsure], None
     if definition.shift_invariant:
@@ -310,7 +310,7 @@ def _evaluate(codes: Tensor, definition: Definition, shape: Shape, block: int) -
     inside = torch.arange(block, dtype=torch.int32, device=shape.device)
     query = ((codes // columns).int() * block)[:, None] + inside
     key = ((codes % columns).int() * block)[:, None] + inside
-    # The mask is asked about queries and keys that exist only: its tables may end there.
+    # The mask is called only for queries and keys that exist, because its tables may end there.
     i, j = query.clamp(max=shape.L_q - 1) + shape.shift, key.clamp(max=shape.L_k - 1)
     grain = math.gcd(definition.grain, block, shape.shift)
     cells = definition.mask(i[:, ::grain, None], j[:, None, ::grain]).expand(len(codes), block // grain, block // grain)

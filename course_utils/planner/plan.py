@@ -98,7 +98,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is asked for: sizes of one attention layer, and where it runs. `plan` says what the names mean."""
+    """The sizes of one attention layer, and the device it runs on. `plan` says what the names mean."""
 
     length: int
     batch: int

@@ -1,13 +1,13 @@
 """Continuous batching: each step serves the requests that are there, and none waits for the slowest of a batch.
 
-A step is one call of the model. Who decodes brings one token; who is new brings a chunk of the prompt, as far as the
-step's budget of prompt tokens goes. When the pages run out, the request that came last gives its own back and waits in
-front again (`preempted`); later its prompt and what it has said are computed anew. That is simpler than to keep the
-pages on the CPU, and gives the same bits, since the model's do not depend on the chunks (`serving.model`).
+A step is one call of the model. A request in decoding brings one token; a new one brings a chunk of its prompt, as far
+as the step's budget of prompt tokens goes. When the pages run out, the request that came last gives its own back and
+waits in front again (`preempted`); later its prompt and what it has said are computed anew. That is simpler than to
+keep the pages on the CPU, and gives the same bits, since the model's do not depend on the chunks (`serving.model`).
 
 First come, first served: a request is admitted only when every earlier one is, and gives way only to earlier ones. So
 the oldest unfinished request is never preempted, and every step computes at least one token of it: it ends, and then
-the next one is the oldest. Nobody starves.
+the next one is the oldest. No request starves.
 """
 
 from __future__ import annotations

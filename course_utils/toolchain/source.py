@@ -39,7 +39,7 @@ INCLUDE = KERNELS / "include"
 class KernelSource(str):
     """The text of a `.cu` file that remembers where it came from: `path` on disk, `name` for messages.
 
-    A broken kernel is a right one with a diff applied: its `path` is that of the diff.
+    A broken kernel is a right one with a diff applied: its `path` is the diff's.
     """
 
     path: Path
@@ -227,8 +227,8 @@ class Parameter:
 class KernelFunction:
     """A `__global__` function: its name, its parameters, and where its bodies lie in the code.
 
-    There are several `bodies` where the preprocessor chooses one. `parameters` are those of the last; `other_line` is
-    the line of another definition that takes different ones (None: they agree).
+    There are several `bodies` where the preprocessor chooses one. `parameters` belong to the last;
+    `other_line` is the line of another definition with different parameters (None: they agree).
     """
 
     name: str

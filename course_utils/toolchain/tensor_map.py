@@ -50,7 +50,7 @@ def encode(
     promotion: str = "L2_256B",
     fill: str = "NONE",
 ) -> bytes:
-    """The 128 bytes that cuTensorMapEncodeTiled makes of these arguments, which nobody checks here.
+    """The 128 bytes that cuTensorMapEncodeTiled makes of these arguments, which are not checked here.
 
     The innermost dimension is first; strides are in bytes, one less than there are dimensions; enums by the end of
     their names. NVIDIA does not say how it encodes a map: this was found by changing one argument after the other (the

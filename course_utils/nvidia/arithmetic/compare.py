@@ -84,18 +84,18 @@ def counts() -> list[Row]:
     return [
         {
             "group": group,
-            "expressions": len(those),
-            "values": sum(arguments(expression.signature).shape[1] for expression in those),
+            "expressions": len(members),
+            "values": sum(arguments(expression.signature).shape[1] for expression in members),
         }
-        for group, those in groups().items()
+        for group, members in groups().items()
     ]
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
     """The `counts`, and for how many expressions of each group the emulator differs."""
     lines: list[Row] = []
-    for line, those in zip(counts(), groups().values(), strict=True):
-        found = differences(rows, run(tuple(those), "cpu"))
+    for line, members in zip(counts(), groups().values(), strict=True):
+        found = differences(rows, run(tuple(members), "cpu"))
         first = f"{found[0].expression.name} {found[0].why}" if found else ""
         lines.append({**line, "different": len(found), "the first": first})
     return lines
