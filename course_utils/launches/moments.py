@@ -59,7 +59,10 @@ def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
     """The kernel's text with each call of a verb wrapped in readings of the clock, and the wrapped calls by number."""
     text, sites, insertions = str(source), [], {}
     for call in re.finditer(rf"(?<![\w:.])({'|'.join(VERBS)})(<[^<>;]*>)?\(", text):
-        end = closing(text, call.end() - 1) + 1
+        opening = call.end() - 1
+        end = closing(text, opening) + 1
+        if end > len(text):
+            raise ValueError(f"a bracket that does not close in {text[opening : opening + 40]!r}")
         if text[end : end + 1] != ";":  # no call as a statement of its own
             continue
         insertions[_body_around(text, call.start())] = " int next_note = first_note();"
