@@ -5,4 +5,4 @@ No part of the course is imported here, so that `import course_utils.costs` does
 compiler.
 """
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

@@ -13,9 +13,9 @@ MOST_PASSED = 1024  # calls that a check remembers
 
 
 def once(check: Callable[..., None]) -> Callable[..., None]:
-    """A decorator: the check, which arguments that are in all that counts like those of an earlier call pass at once.
-    Of a tensor it looks at what `_settled` lists and at nothing else; other arguments are None or numbers. A compiler,
-    and whoever asks with sizes that are still open, asks it each time."""
+    """A decorator for a check: arguments pass at once if an earlier call passed with the same ones. Tensors are the
+    same if `_checked_properties` are, and the check looks at nothing else of them; other arguments are None or numbers.
+    Under a compiler, and for symbolic sizes, the check runs each time."""
     passed: set[tuple[object, ...]] = set()
 
     @functools.wraps(check)
@@ -23,29 +23,34 @@ def once(check: Callable[..., None]) -> Callable[..., None]:
         if torch.compiler.is_compiling():
             return check(*args)
         try:
-            settled = tuple([_settled(argument) if isinstance(argument, Tensor) else argument for argument in args])
-            if settled in passed:
+            properties = tuple(
+                [_checked_properties(argument) if isinstance(argument, Tensor) else argument for argument in args]
+            )
+            if properties in passed:
                 return None
-        except (TypeError, RuntimeError):  # what is open, or no tensor at all, has no hash; a nested one has no shape
+        except (
+            TypeError,
+            RuntimeError,
+        ):  # a symbolic size and what is no tensor have no hash, a nested tensor has no shape
             return check(*args)
         check(*args)
         if len(passed) >= MOST_PASSED:
             passed.clear()
-        passed.add(settled)
+        passed.add(properties)
         return None
 
     return checked
 
 
-def _settled(tensor: Tensor) -> tuple[object, ...]:
-    """Of a tensor, what a check may look at."""
+def _checked_properties(tensor: Tensor) -> tuple[object, ...]:
+    """The properties of a tensor that a check may look at."""
     # Nested ones have a layout of their own, or no shape.
     return tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.is_contiguous(), tensor.requires_grad
 
 
 def integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """The value as an int from `least` to `most`, or without an upper end. A bool is not an int; one that a compiler
-    keeps open stays open."""
+    """The value as an int from `least` to `most` (None: no upper end). A bool is not an int; a compiler's symbolic int
+    stays symbolic."""
     takes = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
     not_traced(name, value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer, torch.SymInt)):
@@ -56,8 +61,8 @@ def integer(name: str, value: object, least: int, most: int | None = None) -> in
 
 
 def not_traced(name: str, value: object) -> None:
-    """Raises TypeError where torch.compile traces a number of NumPy: it takes that for an array whose numbers are open.
-    Without `fullgraph=True` it leaves such a call to eager mode."""
+    """Raises TypeError where torch.compile traces a NumPy number, which it takes for an array of unknown numbers.
+    Without `fullgraph=True` the compiler leaves such a call to eager mode."""
     if torch.compiler.is_compiling() and isinstance(value, np.ndarray):
         raise TypeError(f"{name} is a number of NumPy, which torch.compile takes for an array: give a number of Python")
 
@@ -106,7 +111,7 @@ def check_tensor(
 
 
 def _written(shape: tuple[int | str, ...]) -> str:
-    """For a message only: torch.compile cannot write out a size that it keeps open."""
+    """A shape for a message. torch.compile cannot print a symbolic size."""
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
@@ -121,15 +126,15 @@ def check_memory(name: str, tensor: Tensor) -> None:
     sparse or nested tensor has none of that shape; a fake or functional one, a wrapper, a constant of zeros, and one
     whose storage was resized have none, and to read them ends the process. A tensor on meta is refused for its device.
     """
-    # What nearly all are: the rest takes four times as long.
+    # Nearly every tensor is such a one; the rest of this function takes four times as long.
     if type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_nested and tensor.is_contiguous():
         before, needed = tensor.storage_offset(), tensor.nbytes
-        if _bytes_held(tensor) >= (needed + before * tensor.itemsize if before else needed):
+        if _storage_bytes(tensor) >= (needed + before * tensor.itemsize if before else needed):
             return
     _check_layout(name, tensor)
     extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     needed = (tensor.storage_offset() + extent) * tensor.element_size()
-    if tensor.numel() and (held := _bytes_held(tensor)) < needed and not tensor.is_meta:
+    if tensor.numel() and (held := _storage_bytes(tensor)) < needed and not tensor.is_meta:
         kind = "" if type(tensor) is Tensor else f", a {type(tensor).__name__},"
         raise ValueError(
             f"{name}{kind} has {held} bytes of memory for the {needed} of shape {list(tensor.shape)}; kernels take "
@@ -137,11 +142,11 @@ def check_memory(name: str, tensor: Tensor) -> None:
         )
 
 
-def _bytes_held(tensor: Tensor) -> int:
-    """Of its storage, from its start on."""
+def _storage_bytes(tensor: Tensor) -> int:
+    """Bytes of the tensor's storage; 0 if it has no memory."""
     try:
         storage = tensor.untyped_storage()
-        if type(tensor) is not Tensor and storage.device.type == "meta":  # fake: its address is not to be asked for
+        if type(tensor) is not Tensor and storage.device.type == "meta":  # fake: asking for its address would fail
             return 0
         return storage.nbytes() if tensor.data_ptr() else 0
     except (RuntimeError, NotImplementedError):  # torch's own refusals differ from kind to kind

@@ -160,8 +160,8 @@ def rms_report(
 
 def lse_report(lse: Tensor, expected: Tensor, *, more: Tensor | None = None, name: str = "lse") -> ErrorReport:
     """Compare a log-sum-exp, fp32 `[B, H, L_q]`, with the reference: within `2e-3 · max(1, |reference|)`, and minus
-    infinity exactly where the reference has it. The report's errors are relative in this sense. more: what an error may
-    be besides."""
+    infinity exactly where the reference has it. The report's errors are relative in this sense. more: an absolute error
+    that is allowed besides, for each row."""
     if lse.dtype != torch.float32:
         raise TypeError(f"lse has dtype {lse.dtype}; it must be torch.float32")
     if lse.shape != expected.shape:
@@ -435,8 +435,8 @@ def check_e4m3_attention(
     seed: int | None = None,
 ) -> list[ErrorReport]:
     """`check_attention` of an operator on inputs in E4M3, which also takes q_scale, k_scale and v_scale: the inputs of
-    the cases, quantised by head. From key head to key head the scales of values grow, and those of queries as much as
-    those of keys shrink."""
+    the cases, quantised by head. From key head to key head the scales of values grow; the scales of queries grow
+    as much as the scales of keys shrink."""
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     reports = []
     for n, case in enumerate(cases):
@@ -482,8 +482,8 @@ def check_e4m3_case(
 
 class _TorchRuns:
     """Plain torch in the dtype of the inputs: the output, then dq, dk and dv if `grad_output` is given. There are
-    `TORCH_RUNS` runs that differ in the order of the head dimension, and so in rounding, only, and as many whose
-    products are summed in a loop; each is made when it is asked for first.
+    `TORCH_RUNS` runs that differ only in the order of the head dimension, and so in rounding, and as many whose
+    products are summed in a loop. Each is made when it is first needed.
 
     Where one key takes all the weight, `dP − D` cancels to nothing but rounding, and a single run may be exact by
     luck; the worst of several is a fair yardstick. A loop is how a simple kernel sums, and less exact than torch's

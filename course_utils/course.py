@@ -6,6 +6,15 @@ questions and exercises are kept under the slug of the first (`home`), as they w
 
 Everything that lists chapters reads this: navigation, progress, questions, the site. How long chapters and paths take
 is counted by `course_utils.reading`.
+
+A chapter has: why, a picture, the kernel explained line by line, run, check, predict then measure, a widget, timing
+against PyTorch, what can go wrong, questions with answers, key takeaways, papers, and a link to the next; its last cell
+of code is `widgets.finish_chapter("NN_slug")`. It is read in 45 to 150 minutes and runs in 60 seconds without a GPU. No
+cell is longer than 25 lines; a helper that is used twice goes into the package. Letters of formulas are in
+docs/notation.md, terms in docs/glossary.md. tests/test_notebook_policy.py says what the cells need for nbval and
+GitHub, tests/test_prose_figures.py where a figure of the text comes from, `course_utils.widgets.guesses` how a
+prediction is asked for. `make format` writes reading times, what sections need of others, and the bars that link
+chapters.
 """
 
 from __future__ import annotations
@@ -30,7 +39,7 @@ class Chapter:
 
     @property
     def home(self) -> str:
-        """The slug that its kernels, questions and exercises are kept under: its own, or that of the first notebook."""
+        """The slug of its kernels, questions and exercises: its own, or the first notebook's."""
         return self.of or self.slug
 
     @property

@@ -31,9 +31,9 @@ from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
 from course_utils.toolchain import dependent_launch
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.host_code import DevicePart, device_part
-from course_utils.toolchain.parameters import Accepted, Parameters
+from course_utils.toolchain.parameters import CheckedArguments, Parameters
 from course_utils.toolchain.program import about_program
-from course_utils.toolchain.serialized import refuse_serialized, remembered
+from course_utils.toolchain.serialized import cached_log, refuse_serialized
 from course_utils.toolchain.source import (
     INCLUDE,
     Architecture,
@@ -48,18 +48,18 @@ from course_utils.toolchain.source import (
     source_name,
 )
 from course_utils.toolchain.tensor_map import BYTES as TENSOR_MAP_BYTES
-from course_utils.toolchain.tensor_map import OpenMap, TensorMap, tensor_map
+from course_utils.toolchain.tensor_map import PassedMap, TensorMap, tensor_map
 
 __all__ = [
-    "OPEN",
+    "ALLOCATED",
     "CompileError",
     "DevicePart",
     "Kernel",
     "KernelError",
     "KernelSource",
     "LaunchError",
-    "MADE",
-    "OpenMap",
+    "PASSED",
+    "PassedMap",
     "RawModule",
     "ReadyLaunch",
     "TensorMap",
@@ -73,16 +73,17 @@ __all__ = [
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 THREAD_LIMIT = 1024
-OPEN = object()  # in the arguments of a ReadyLaunch: what each call gives
-MADE = object()  # the same, of what the caller has made for this launch, each time alike: contiguous, on the device
+# In the arguments of a ReadyLaunch, the place of a tensor that each call passes; ALLOCATED: of one that the caller has
+# allocated for this launch, always with the same dtype and layout on the same device.
+PASSED, ALLOCATED = object(), object()
 DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
 class RawModule:
     """The kernels of one source text, compiled for a backend at the first launch there (or by `compile`).
 
-    code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`), of which
-    the emulator follows -D, -U and -I; `kernels/include` is always on the include path, and a kernel with
+    code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`); the
+    emulator follows only -D, -U and -I; `kernels/include` is always on the include path, and a kernel with
     `arch: sm_90a only` in its header is compiled for that. name_expressions: template instances, as in CuPy.
 
     Raises CompileError at once for a file with a program around its kernels (`main`, launches by `<<<...>>>`), with the
@@ -192,7 +193,7 @@ class RawModule:
 
     @contextlib.contextmanager
     def _host_code_explained(self) -> Iterator[None]:
-        """Where the compiler's first error is host code beside the kernels, the message says what to do with that."""
+        """If the compiler's first error is in host code beside the kernels, the message says what to do about it."""
         try:
             yield
         except CompileError as error:
@@ -210,21 +211,26 @@ class RawModule:
     def _cupy_module(self) -> Any:
         folder = [f"-I{self.code.path.parent}"] if isinstance(self.code, KernelSource) else []
         needed = self._architecture
-        exact = [f"-arch={needed}"] if needed.exact else []  # CuPy's default leaves out what only this architecture has
+        exact = (
+            [f"-arch={needed}"] if needed.exact else []
+        )  # by default CuPy leaves out instructions that only this architecture has
         options = ("--std=c++17", "-lineinfo", *exact, *self.options, *folder, f"-I{INCLUDE}")
         said = io.StringIO()
-        module = self._made_by_cupy(options, said)
-        if needed.exact:  # CuPy keeps what it compiled, and then says nothing
+        module = self._compiled_by_cupy(options, said)
+        if needed.exact:  # CuPy caches what it compiled, and then logs nothing
             headers = included_files(self.code, [Path(option[2:]) for option in (*folder, f"-I{INCLUDE}")])
             compilation = str(self.code), sorted(headers.values()), self.options, self.name_expressions
             refuse_serialized(
-                self.name, remembered(said.getvalue(), _import_cupy().cuda.nvrtc.getVersion(), *compilation)
+                self.name, cached_log(said.getvalue(), _import_cupy().cuda.nvrtc.getVersion(), *compilation)
             )
         return module
 
-    def _made_by_cupy(self, options: Sequence[str], said: io.StringIO) -> Any:
-        """Compiled; said: what NVRTC logs. CuPy finds a kernel with C++ linkage by its name only where that is among
-        the name expressions. NVRTC refuses those that the preprocessor leaves out, and those in a namespace."""
+    def _compiled_by_cupy(self, options: Sequence[str], said: io.StringIO) -> Any:
+        """CuPy's module, compiled. said: gets what NVRTC logs.
+
+        CuPy finds a kernel with C++ linkage by its name only if that is among the name expressions. NVRTC refuses a
+        name that the preprocessor leaves out, or that is in a namespace; the module is then compiled without it.
+        """
         cupy = _import_cupy()
         plain = [k.name for k in self._kernels.values() if k.bodies and not k.template]
         if 'extern "C"' in self.code:
@@ -260,11 +266,11 @@ class Kernel:
         self.name = name
         self._parameters = Parameters(name, function.parameters)
         self._gpus: dict[torch.device, _OnGpu] = {}
-        self._last: tuple[Accepted, _OnGpu] | None = None  # of the last launch on a GPU
+        self._last: tuple[CheckedArguments, _OnGpu] | None = None  # of the last launch on a GPU
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """As the source declares them."""
+        """The kernel's parameters as the source declares them."""
         return self._parameters.parameters
 
     def __call__(
@@ -281,7 +287,10 @@ class Kernel:
         self._launch(_size(grid, block, shared_mem), args)
 
     def _launch(self, size: Size, args: Sequence[object], dependent: bool = False) -> _OnGpu | None:
-        """Where it was launched on a GPU; None where the emulator ran it. dependent: as of a `ReadyLaunch`."""
+        """Launches the kernel. Returns it as loaded on a GPU, or None if the emulator ran it.
+
+        dependent: as for a `ReadyLaunch`.
+        """
         last = self._last  # read once: another thread may launch the kernel, too
         values = last[0].values(args) if last and not tracing.active() else None
         if last is None or values is None:
@@ -293,10 +302,10 @@ class Kernel:
                 self._launch_on_copies(device, *size, args)
                 return None
             args = tuple(a.for_gpu() if isinstance(a, TensorMap) else a for a in args)
-            last = self._last = Accepted(args, device), self._on(device)
-            values = Accepted.checked_values(args)
-        accepted, gpu = last
-        gpu.launch(size, accepted, values, dependent)
+            last = self._last = CheckedArguments(args, device), self._on(device)
+            values = CheckedArguments.checked_values(args)
+        checked, gpu = last
+        gpu.launch(size, checked, values, dependent)
         return gpu
 
     # ---- the emulator
@@ -373,7 +382,7 @@ class Kernel:
 
 
 class _OnGpu:
-    """A kernel that is loaded on a GPU: what all of its launches there have in common is looked up once."""
+    """A kernel loaded on one GPU, with what all its launches there share."""
 
     _granting = threading.Lock()
 
@@ -386,25 +395,27 @@ class _OnGpu:
         self._launch_dependent = dependent_launch.launch_dependent if has_dependent else self._launch
         with self._current():
             self._raw = kernel.module._cupy(index).get_function(kernel.name)
-            self._loaded = self._raw.kernel  # kept: what it points to is unloaded with it
+            self._loaded = self._raw.kernel  # held, because the function is unloaded with it
             self._function = self._loaded.ptr
             self._context = self._context_now()
         self._granted = DEFAULT_SHARED
 
     @contextlib.contextmanager
     def _current(self) -> Iterator[None]:
-        """Makes the GPU this thread's for a while; a thread that has none yet gets it here, too."""
+        """Makes this GPU the thread's current one for a while, also in a thread that has no CUDA context yet."""
         with self._cuda.Device(self._index):
             self._cuda.runtime.setDevice(self._index)
             yield
 
-    def launch(self, size: Size, accepted: Accepted, values: Sequence[object], dependent: bool) -> int:
-        """Launches the kernel on torch's current stream, and gives its handle. values: of the arguments, for
-        `accepted.fill`; dependent: as of a `ReadyLaunch`."""
+    def launch(self, size: Size, checked: CheckedArguments, values: Sequence[object], dependent: bool) -> int:
+        """Launches the kernel on torch's current stream and returns that stream's handle.
+
+        values: of the arguments, for `checked.fill`. dependent: as for a `ReadyLaunch`.
+        """
         grid, block, shared_mem = size
         if shared_mem > self._granted:
             self._grant(shared_mem)
-        filled, stream = accepted.fill(values), torch.cuda.current_stream(self._index).cuda_stream
+        filled, stream = checked.fill(values), torch.cuda.current_stream(self._index).cuda_stream
         settings = *grid, *block, shared_mem, stream, filled[1], 0
         launch = self._launch_dependent if dependent else self._launch
         if self._context_now() == self._context:
@@ -412,12 +423,12 @@ class _OnGpu:
         else:
             with self._current():
                 launch(self._function, *settings)
-        accepted.release(filled)
+        checked.release(filled)
         return stream
 
     def _grant(self, shared_mem: int) -> None:
-        """Lets the kernel have so much dynamic shared memory. Modules of the same code share what is granted here: it
-        never shrinks."""
+        """Raises the kernel's limit of dynamic shared memory. Modules of the same code share this limit, so it never
+        shrinks."""
         with self._current(), self._granting:
             limit = shared_memory_limit(self.device)
             static = self._raw.shared_size_bytes
@@ -428,20 +439,21 @@ class _OnGpu:
 
 
 class ReadyLaunch:
-    """A launch that only lacks the tensors of a call: `launch(query, key, value, ...)`. What does not change from call
-    to call is checked, and laid out for the driver, once.
+    """A launch that lacks only the tensors of a call: `launch(query, key, value, ...)`. What does not change from call
+    to call is checked and laid out for the driver once.
 
-    args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call, or `MADE`, of which only
-    the first launches look at more than the address, or an `OpenMap` where the kernel takes it as a tensor map; the
-    other tensors keep their dtype and layout. grid, block, shared_mem and errors: as there; those of the size come at
-    once.
+    args: as `Kernel.__call__` takes them, with `PASSED` in the place of each tensor of a call. `ALLOCATED` stands for a
+    tensor that the caller allocates alike for every call: later launches look at its address only. A `PassedMap` stands
+    for a tensor of a call that the kernel takes as a tensor map. grid, block, shared_mem and errors: as for
+    `Kernel.__call__`; errors of the size are raised at once.
 
     dependent: on a GPU that can (sm_90 on), the kernel begins while the one before it in the stream still ends, once
     all blocks of that one have said so, or have ended. Every thread must wait before it reads what that one writes, and
     before it ends: kernels/include/dependent_launch.cuh.
 
-    The tensors of a call are the caller's. The others are given to every stream that launches it: their memory is not
-    taken for others before these streams are done with it (`Tensor.record_stream`). What they hold must be there.
+    The tensors of a call are the caller's. The other tensors are recorded on every stream that launches it
+    (`Tensor.record_stream`): their memory is not reused before these streams are done with it. Their contents must have
+    been computed.
     """
 
     def __init__(
@@ -456,13 +468,13 @@ class ReadyLaunch:
     ) -> None:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
         self._dependent = dependent
-        self._maps = {place: argument for place, argument in enumerate(args) if isinstance(argument, OpenMap)}
-        self._made = [place for place, argument in enumerate(args) if argument is MADE]
-        self._open = [n for n, a in enumerate(args) if a is OPEN or n in self._made or n in self._maps]
+        self._maps = {place: argument for place, argument in enumerate(args) if isinstance(argument, PassedMap)}
+        self._allocated = [place for place, argument in enumerate(args) if argument is ALLOCATED]
+        self._passed = [n for n, a in enumerate(args) if a is PASSED or n in self._allocated or n in self._maps]
         self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
-        self._streams: set[int] = set()  # that have them
+        self._streams: set[int] = set()  # on which the tensors are recorded
         self._launched_once = False
-        self._again: tuple[Accepted, _OnGpu] | None = None  # for the next launch on a GPU
+        self._again: tuple[CheckedArguments, _OnGpu] | None = None  # for the next launch on a GPU
 
     @property
     def kernel(self) -> Kernel:
@@ -480,19 +492,19 @@ class ReadyLaunch:
         if again and values is not None:
             stream = again[1].launch(self._size, again[0], values, self._dependent)
             if self._tensors and stream not in self._streams:
-                self._give_tensors(again[1].device)
+                self._record_tensors(again[1].device)
             return
         args = self._filled_in(tensors)
-        with_maps = tuple(self._maps[place].made(a) if place in self._maps else a for place, a in enumerate(args))
+        with_maps = tuple(self._maps[place].make(a) if place in self._maps else a for place, a in enumerate(args))
         gpu = self._kernel._launch(self._size, with_maps, self._dependent)
         if gpu and self._tensors:
-            self._give_tensors(gpu.device)
-        if gpu and self._launched_once:  # what is launched but once need not be laid out for more
-            self._again = Accepted(args, gpu.device, self._open, self._made, self._maps), gpu
+            self._record_tensors(gpu.device)
+        if gpu and self._launched_once:  # a launch that runs once need not be prepared for more
+            self._again = CheckedArguments(args, gpu.device, self._passed, self._allocated, self._maps), gpu
         self._launched_once = True
 
-    def _give_tensors(self, device: torch.device) -> None:
-        """To torch's current stream, unless it has them."""
+    def _record_tensors(self, device: torch.device) -> None:
+        """Records the launch's own tensors on torch's current stream, once."""
         stream = torch.cuda.current_stream(device)
         if stream.cuda_stream not in self._streams:
             for tensor in self._tensors:
@@ -500,10 +512,10 @@ class ReadyLaunch:
             self._streams.add(stream.cuda_stream)
 
     def _filled_in(self, tensors: tuple[torch.Tensor, ...]) -> tuple[object, ...]:
-        if len(tensors) != len(self._open):
-            raise TypeError(f"{self._kernel.name}() is ready but for {len(self._open)} tensors, got {len(tensors)}")
+        if len(tensors) != len(self._passed):
+            raise TypeError(f"{self._kernel.name}() is ready but for {len(self._passed)} tensors, got {len(tensors)}")
         args = list(self._args)
-        for place, tensor in zip(self._open, tensors, strict=True):
+        for place, tensor in zip(self._passed, tensors, strict=True):
             args[place] = tensor
         return tuple(args)
 
@@ -549,7 +561,7 @@ def _dimensions(name: str, value: Sequence[int], limits: tuple[int, int, int]) -
     if not isinstance(value, (tuple, list)) or not 1 <= len(value) <= 3:
         raise ValueError(f"{name} takes one to three positive ints such as (4,) or (4, 2, 1), got {value!r}")
     x, y, z = (*value, 1, 1)[:3]
-    if not type(x) is type(y) is type(z) is int:  # else the usual launch needs no look at each
+    if not type(x) is type(y) is type(z) is int:  # usually all are ints, and none needs a look of its own
         if not all(isinstance(n, (int, np.integer)) for n in value):
             raise ValueError(f"{name} takes one to three positive ints, got {value!r}")
         x, y, z = int(x), int(y), int(z)

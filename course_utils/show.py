@@ -276,7 +276,7 @@ def folded(summary: str, text: str) -> None:
 
 
 def _room(words: Sequence[str]) -> str:
-    """More style for the cells of a column of words: short ones stay in one line, long ones get a few of some width."""
+    """Style for the cells of a column of words: short words stay in one line, long ones wrap at a sensible width."""
     longest = max(map(len, words), default=0)
     return f"; min-width: {min(longest // 2, 24)}ch" if longest > 14 else "; white-space: nowrap"
 

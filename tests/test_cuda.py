@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course_utils import cuda
-from course_utils.cuda import OPEN, KernelError, LaunchError, RawModule, ReadyLaunch, read_kernel
+from course_utils.cuda import PASSED, KernelError, LaunchError, RawModule, ReadyLaunch, read_kernel
 from course_utils.emulator import sanitize
 
 SAXPY = """
@@ -238,7 +238,7 @@ def ready(*args, block=(8,)):
 @pytest.mark.parametrize("table_first", [True, False])
 def test_a_ready_launch_takes_the_tensors_of_each_call(device, table_first):
     table = torch.arange(8.0, device=device)
-    launch = ready(table, OPEN, N, A) if table_first else ready(OPEN, OPEN, N, A)
+    launch = ready(table, PASSED, N, A) if table_first else ready(PASSED, PASSED, N, A)
     for number in range(4):  # the first launches are checked in whole
         y = torch.full((8,), float(number), device=device)
         launch(y) if table_first else launch(table, y)
@@ -255,7 +255,7 @@ def test_a_ready_launch_takes_the_tensors_of_each_call(device, table_first):
 def test_a_ready_launch_checks_each_tensor(device, launches_before):
     x = torch.ones(8, device=device)
     table = x.clone()
-    launch = ready(table, OPEN, N, A)
+    launch = ready(table, PASSED, N, A)
     for _ in range(launches_before):
         launch(x)
     with pytest.raises(TypeError, match=r"argument 1 \('y'\) .* of torch.float32, got torch.float64"):
@@ -295,8 +295,8 @@ def test_a_dependent_launch_begins_early_and_reads_what_it_waits_for(device, cap
     numbers, ended, begun = torch.zeros(32, device=device), *torch.zeros(2, 1, dtype=torch.int64, device=device)
     loops = 200_000 if device.type == "cuda" else 50
     module = RawModule(code=EARLY)
-    first = ReadyLaunch(module.get_function("first"), (1,), (32,), (OPEN, OPEN, np.int32(loops)))
-    second = ReadyLaunch(module.get_function("second"), (1,), (32,), (OPEN, OPEN, OPEN), dependent=True)
+    first = ReadyLaunch(module.get_function("first"), (1,), (32,), (PASSED, PASSED, np.int32(loops)))
+    second = ReadyLaunch(module.get_function("second"), (1,), (32,), (PASSED, PASSED, PASSED), dependent=True)
     copies = torch.zeros(4, 32, device=device)
 
     def both(into):
@@ -320,7 +320,7 @@ def test_a_dependent_launch_begins_early_and_reads_what_it_waits_for(device, cap
 
 def test_a_ready_launch_of_an_impossible_size_is_none():
     with pytest.raises(LaunchError, match="block .* has 2048 threads"):
-        ready(OPEN, OPEN, N, A, block=(1024, 2))
+        ready(PASSED, PASSED, N, A, block=(1024, 2))
 
 
 @pytest.mark.gpu

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import course_utils
 from course_utils.cuda import RawModule
 from course_utils.emulator import sanitize
 from course_utils.toolchain.errors import KernelError
@@ -35,11 +36,29 @@ def test_the_finding_at_the_top_is_what_its_kernel_gets():
     assert " ".join(said.split()) in " ".join(str(report).split())
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if not re.match(r"[a-z]+:", link)]
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_the_files_and_folders_that_a_page_names_are_there(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:course_utils|docs|kernels|notebooks|tests|\.ci)/[\w./]+)`", text)
+    examples = "NN_slug", "/name."
+    assert [name for name in named if not any(e in name for e in examples) and not (ROOT / name).exists()] == []
+
+
+def test_contributing_is_a_map_and_no_manual():
+    """The steps of adding something stand in the docstring of its room."""
+    assert len((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split()) <= 1500
+
+
+def test_the_changelog_begins_with_this_version():
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    assert course_utils.__version__.startswith(f"{newest}.")
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"^make (\w+)", README, re.MULTILINE))))

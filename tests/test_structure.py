@@ -4,85 +4,17 @@ import ast
 import functools
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from glob import glob
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from tests.helpers.imports import PACKAGE, Arrow, arrows, circle, imports, modules, room, statements
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYOUT = tomllib.loads((ROOT / "tests" / "structure.toml").read_text(encoding="utf-8"))
 ROOMS: dict[str, list[str]] = LAYOUT["rooms"]
-PACKAGE = "course_utils"
-
-
-class Arrow(NamedTuple):
-    """One import: `line` of the file `where` makes the module `source` depend on `target` (names below the package)."""
-
-    source: str
-    target: str
-    where: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.where}:{self.line}: {self.source} imports {self.target}"
-
-
-def modules(root: Path) -> dict[str, Path]:
-    """Dotted name below course_utils → file; a package by its own name, course_utils itself as ""."""
-    found = {}
-    for path in sorted((root / PACKAGE).rglob("*.py")):
-        parts = path.relative_to(root / PACKAGE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def arrows(root: Path) -> list[Arrow]:
-    """Every import of the course by the course, also those inside functions and for type checkers alone."""
-    known = modules(root)
-    found = []
-    for source, path in known.items():
-        for line, name in imports(path.read_text(encoding="utf-8")):
-            package, _, inner = name.partition(".")
-            if package in ("tests", "exercises", "solutions"):
-                found.append(Arrow(source, name, path.relative_to(root).as_posix(), line))
-            if package != PACKAGE:
-                continue
-            target = inner
-            while target and target not in known:
-                target = target.rpartition(".")[0]
-            # What is not there is a former name, which is for learners' copies; the package alone could mean any part.
-            target = target or inner or PACKAGE
-            if target not in (source, "__version__"):
-                found.append(Arrow(source, target, path.relative_to(root).as_posix(), line))
-    return list(dict.fromkeys(found))  # one import of three names is one
-
-
-@functools.cache  # a copy of the tree differs in one file
-def imports(text: str) -> list[tuple[int, str]]:
-    """Line and full dotted name of all that a file with this text imports."""
-    found = []
-    for node in statements(ast.parse(text).body):
-        if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"line {node.lineno}: imports are absolute here"
-            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
-    return found
-
-
-def statements(block: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """A block's statements and those in them, wherever they stand: expressions, which are most nodes, hold none."""
-    for node in block:
-        yield node
-        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
-            inner = getattr(node, field, [])
-            yield from statements(inner if isinstance(inner, list) else [])
-
-
-def room(module: str) -> str:
-    return module.partition(".")[0]
 
 
 def wrong_arrows(found: list[Arrow]) -> list[str]:
@@ -108,26 +40,6 @@ def wrong_siblings(found: list[Arrow]) -> list[str]:
             if target not in rule["shared"] and target not in rule["allowed"].get(source, ()):
                 wrong.append(f"{arrow}: what siblings share is in {' and '.join(rule['shared'])}")
     return wrong
-
-
-def circle(found: list[Arrow]) -> list[Arrow] | None:
-    """Imports that lead from a module back to itself, or None. A package's own name stands for its __init__."""
-    out: dict[str, list[Arrow]] = {}
-    for arrow in found:
-        out.setdefault(arrow.source, []).append(arrow)
-    done: set[str] = set()
-
-    def walk(module: str, way: list[Arrow]) -> list[Arrow] | None:
-        for arrow in out.get(module, ()):
-            begin = next((i for i, step in enumerate(way) if step.source == arrow.target), None)
-            if begin is not None or arrow.target == module:
-                return [*way[begin or 0 :], arrow]
-            if arrow.target not in done and (round_ := walk(arrow.target, [*way, arrow])):
-                return round_
-        done.add(module)
-        return None
-
-    return next((round_ for module in sorted(out) if module not in done and (round_ := walk(module, []))), None)
 
 
 @functools.cache  # here and not above: each process that collects tests would read all files
@@ -216,7 +128,7 @@ def test_no_test_imports_from_another_test():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for line, name in imports(path.read_text(encoding="utf-8")):
             shared = (
-                name.startswith(("tests.corpus", "tests.helpers", "tests.mutants", "tests.nvidia"))
+                name.startswith(("tests.corpus", "tests.counts", "tests.helpers", "tests.mutants", "tests.nvidia"))
                 and ".test_" not in name
             )
             assert shared or not name.startswith("tests."), f"{path.relative_to(ROOT)}:{line}: imports {name}"

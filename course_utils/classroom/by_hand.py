@@ -62,8 +62,8 @@ def hand_in_code(digest: str) -> str:
 
 
 def choose(given: Sequence[ByHand], code: str) -> tuple[ByHand | None, ByHand | None]:
-    """Of all that was given for one exercise of one student: what counts for the hand-in `code`; and if nothing does,
-    the latest for another hand-in.
+    """The points that count for the hand-in `code`, of all given for one exercise of one student; and if none do, the
+    latest that were given for another hand-in.
     """
     counting = [one for one in given if one.counts_for(code)]
     return (counting[-1], None) if counting else (None, given[-1] if given else None)

@@ -88,8 +88,8 @@ class ClassFolder:
     """What the folder of a class says, without the hand-ins themselves.
 
     students: sorted by id, those who are not enrolled too. due: by exercise; None where no time is set.
-    released: ids of the exercises that every student has a row for: those of assignments.csv if there is one, else of
-    the chapters in which anybody handed in anything; of a chapter in release/ only those that are there. remarks: what
+    released: ids of the exercises that every student has a row for: the exercises of assignments.csv if there is one,
+    else of all chapters with a hand-in; of a chapter in release/ only the exercises that are there. remarks: what
     the teacher should look at. late: what late work costs, by exercise. delimiter: what stands between the values of
     the roster, and so of the tables of grades.
     """
@@ -131,7 +131,7 @@ class ClassFolder:
         return submission
 
     def hand_ins(self) -> list[tuple[str, str]]:
-        """Student and chapter of each, whatever it is: a folder, a link, a file in the place of a folder."""
+        """Student and chapter of each hand-in, also if it is a link, or a file in the place of a folder."""
         folder = self.path / "submitted"
         there_are = [(student.id, chapter) for student in self.students for chapter in chapters()]
         return [place for place in there_are if os.path.lexists(folder.joinpath(*place))]
@@ -306,7 +306,7 @@ def _due_time(text: str) -> datetime:
 
 
 def _late_rule(row: Mapping[str, str], where: str) -> LateRule | None:
-    """What a line says that late work costs; None where it says nothing. Raises ClassroomError."""
+    """The late rule of a line; None if it has none. Raises ClassroomError."""
     percent = []
     for name in ("late_percent_per_day", "late_percent_most"):
         text = row.get(name, "")
@@ -321,7 +321,7 @@ def _late_rule(row: Mapping[str, str], where: str) -> LateRule | None:
 
 
 def read_table(path: Path, needed: str, columns: str) -> tuple[list[tuple[int, dict[str, str]]], str]:
-    """The lines of a table of the teacher's with their numbers, values stripped; and what stands between values."""
+    """The lines of a teacher's table with their numbers, values stripped; and the delimiter."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
@@ -366,7 +366,7 @@ def _is_empty(chapter: Path) -> bool:
 
 
 def _without_files(exercise_id: str, status: str, words: str) -> Submission:
-    """A hand-in of which nothing can be used, each of its files for the same reason."""
+    """A hand-in none of whose files can be used, all for the same reason."""
     task = exercise(exercise_id)
     files = [f"{task.name}.cu"] * bool(task.kernels) + [f"{task.name}.ipynb"] * bool(task.cells)
     return Submission(

@@ -2,7 +2,7 @@
 for Moodle and Canvas to import.
 
 Every student has a row for every exercise, with a status. Tables of equal grades are equal, byte for byte: they are
-sorted, and hold no times but those of hand-ins. What is not due yet, and not handed in, is no zero.
+sorted, and hold no times but the times of hand-ins. What is not due yet, and not handed in, is no zero.
 """
 
 from __future__ import annotations
@@ -60,25 +60,25 @@ class Row:
 
     @property
     def has_points(self) -> bool:
-        """Whether it is known how many. A missing submission has 0; one that is not graded or not due has none yet."""
+        """Whether the points are known. A missing submission has 0; one that is not graded or not due has none yet."""
         return self.status != NOT_DUE and (self.points_by_grader is not None or self.by_hand is not None)
 
     @property
     def points_by_grader(self) -> int | None:
-        """None where there are none."""
+        """None if the grader has given none."""
         graded = self.record is not None and self.record.result is not None and self.status != NOT_DUE
         return self.record.result.earned if graded else None
 
     @property
     def points(self) -> float | int | None:
-        """Those that count: by hand or of the grader, less what late work costs. None where that is not known."""
+        """The points that count: the teacher's or the grader's, less the late penalty. None if they are not known."""
         if not self.has_points:
             return None
         return short(self._before_penalty() - self.penalty)
 
     @property
     def penalty(self) -> float | int:
-        """What is taken off for late work."""
+        """Points taken off for late work."""
         if not self.has_points or self.late_rule is None:
             return 0
         return short(self.late_rule.penalty(self._before_penalty(), self.late_seconds if self.is_late else 0))
@@ -107,7 +107,7 @@ class Row:
 
     @property
     def diagnosis(self) -> str:
-        """The main one, and what is wrong with a file; or why there are no points."""
+        """The main diagnosis, and what is wrong with a file; or why there are no points."""
         if self.status == NOT_DUE:
             return ""
         if self.record is None:
@@ -130,12 +130,12 @@ class Row:
     @property
     def parts(self) -> str:
         """Points part by part: "causal 2/3; ragged 0/2"."""
-        there_are = self.record.result.parts if self.has_points else ()
-        return "; ".join(f"{part.name} {part.earned}/{part.points}{' bonus' * part.bonus}" for part in there_are)
+        parts = self.record.result.parts if self.has_points else ()
+        return "; ".join(f"{part.name} {part.earned}/{part.points}{' bonus' * part.bonus}" for part in parts)
 
     @property
     def notes(self) -> str:
-        """What student and teacher should know of the files and of points given by hand."""
+        """Notes for student and teacher on the files and on points given by hand."""
         notes = list(self.record.result.notes) if self.record is not None and self.record.result is not None else []
         if self.by_hand is not None:
             notes.append(f"points given by hand: {self.by_hand.comment}".removesuffix(": "))
@@ -161,7 +161,7 @@ class Row:
 
 
 def short(points: float) -> float | int:
-    """Without decimals that say nothing."""
+    """The number without trailing zeros."""
     rounded = round(points, 2)
     return int(rounded) if rounded == int(rounded) else rounded
 
@@ -242,7 +242,7 @@ def _by_student(rows: Sequence[Row], delimiter: str = ",") -> list[Sequence[obje
 
 
 def _total(mine: Sequence[Row]) -> tuple[object, int]:
-    """Points of what is due, "" if they are not known of each; and the most there can be."""
+    """Points of the exercises that are due, "" if one is not known; and the most that can be earned."""
     due = [row for row in mine if not row.is_open]
     total = short(sum(row.points for row in due)) if all(row.has_points for row in due) else ""
     return total, sum(exercise(row.exercise).points for row in due)
@@ -257,7 +257,7 @@ def _for_moodle(rows: Sequence[Row]) -> list[Sequence[object]]:
     table: list[Sequence[object]] = [("ID number", "First name", "Last name", "Email address", *heads, "Total")]
     for mine in by_student(rows):
         student = mine[0].student
-        cells = [cell for row in mine for cell in (_points(row), _told(row))]
+        cells = [cell for row in mine for cell in (_points(row), _lost_points(row))]
         names = (student.id, student.first_name, student.last_name, student.email)
         table.append((*names, *cells, _total(mine)[0]))
     return table
@@ -283,12 +283,12 @@ def _points(row: Row) -> object:
     return "" if row.points is None else row.points
 
 
-def _told(row: Row) -> str:
+def _lost_points(row: Row) -> str:
     """Why points are lost, in one line."""
-    told = [row.diagnosis if row.has_points else row.status, row.notes]
+    lost = [row.diagnosis if row.has_points else row.status, row.notes]
     if row.penalty:
-        told.append(f"late: {row.penalty} points taken off")
-    return "; ".join(words for words in told if words)
+        lost.append(f"late: {row.penalty} points taken off")
+    return "; ".join(words for words in lost if words)
 
 
 def _remarks(rows: Sequence[Row], delimiter: str) -> list[str]:
@@ -316,7 +316,7 @@ def _remarks(rows: Sequence[Row], delimiter: str) -> list[str]:
 
 
 def _decimal(value: float | int, delimiter: str) -> str:
-    """As a spreadsheet writes it: half a point is 0,5 where semicolons stand between values."""
+    """A number as the table's spreadsheet writes it: half a point is 0,5 if the delimiter is a semicolon."""
     return str(value).replace(".", ",") if delimiter == ";" else str(value)
 
 

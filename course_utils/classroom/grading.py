@@ -79,7 +79,7 @@ class Summary:
         return [row for row in self.rows if row.status == GRADER_FAILED]
 
     def __str__(self) -> str:
-        lines = [f"{self.graded} graded now{told_why(self.why)}, {self.kept} graded before and unchanged"]
+        lines = [f"{self.graded} graded now{in_words(self.why)}, {self.kept} graded before and unchanged"]
         statuses = sorted({row.status for row in self.rows} - {"graded", GRADER_FAILED, NOT_GRADED, NOT_DUE})
         for status in statuses:
             lines += _listed(status, [row for row in self.rows if row.status == status])
@@ -135,36 +135,17 @@ def grade_class(
 
     Raises ClassroomError for what keeps it from grading, and `Interrupted` after Ctrl-C.
     """
-    if isolation not in ("bubblewrap", "limits"):
-        raise ValueError(f"isolation takes 'bubblewrap' or 'limits', got {isolation!r}")
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers takes a number from 1, got {workers}")
-    if scheduler is not None and not re.fullmatch(r"\w+://\S+:\d+", scheduler):
-        raise ValueError(f"scheduler takes an address like tcp://HOST:8786, got {scheduler!r}")
-    if scheduler is None and isolation == "bubblewrap":
-        _refuse_without_bubblewrap("this machine")
+    _check_options(workers, scheduler, isolation)
     classroom, store = read_class(folder), ResultsStore(folder)
     wanted = classroom.released if exercises is None else tuple(exercises)
-    if not wanted:
-        raise ClassroomError(f"nothing to grade in {folder}: no hand-in of a chapter, and no assignments.csv")
-    others = [exercise_id for exercise_id in classroom.released if exercise_id not in wanted]
-    if new_seed and others:
-        raise ClassroomError(
-            f"a new seed draws the inputs of all exercises, and the grades of {', '.join(others)} would be gone: "
-            "leave out --new-seed, or grade all"
-        )
-    there_are = [student.id for student in classroom.students]
-    if unknown := sorted({*(students or ())} - {*there_are}):
-        known = ", ".join(there_are[:20]) + ", …" * (len(there_are) > 20)
-        raise ClassroomError(f"there is no student {', '.join(unknown)} in {folder}; there are: {known}")
-    if new_seed and students is not None:
-        raise ClassroomError("a new seed draws the inputs of all students: leave out --new-seed, or --student")
+    everybody = [student.id for student in classroom.students]
+    _check_selection(classroom, wanted, students, new_seed)
     now = now or datetime.now(UTC)
     with store.lock():
         seed = store.seed(new=new_seed)
-        handed_in = _handed_in(classroom, there_are, {*classroom.released, *wanted})
+        handed_in = _handed_in(classroom, everybody, {*classroom.released, *wanted})
         todo, kept, why = [], 0, Counter[str]()
-        for student in there_are if students is None else [one for one in there_are if one in students]:
+        for student in everybody if students is None else [one for one in everybody if one in students]:
             for exercise_id in wanted:
                 (digest, missing), due = handed_in[student, exercise_id], classroom.due.get(exercise_id)
                 if missing and due is not None and now <= due:
@@ -181,7 +162,7 @@ def grade_class(
             workers = workers or (1 if device == "cuda" else len(os.sched_getaffinity(0)))
             run = _Run(classroom, store, seed, device, isolation, grade or grade_in_child, now)
             if progress and why.keys() - {NEW}:
-                print(f"to grade: {len(todo)}{told_why(why)}")
+                print(f"to grade: {len(todo)}{in_words(why)}")
             try:
                 run.all(todo, min(workers, len(todo)), scheduler, progress)
             except Interrupted as stopped:
@@ -196,6 +177,38 @@ def grade_class(
     bad_times = {f"{row.student.id}/{row.exercise.split('/')[0]}": 0 for row in rows if row.submitted_at == UNKNOWN}
     remarks += [f"the time in submitted/{place}/timestamp.txt cannot be read" for place in bad_times]
     return Summary(tuple(rows), len(todo), kept, tuple(remarks), tables, dict(why))
+
+
+def _check_options(workers: int | None, scheduler: str | None, isolation: str) -> None:
+    """Raises ValueError for an option that `grade_class` does not take, ClassroomError if bubblewrap does not run."""
+    if isolation not in ("bubblewrap", "limits"):
+        raise ValueError(f"isolation takes 'bubblewrap' or 'limits', got {isolation!r}")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers takes a number from 1, got {workers}")
+    if scheduler is not None and not re.fullmatch(r"\w+://\S+:\d+", scheduler):
+        raise ValueError(f"scheduler takes an address like tcp://HOST:8786, got {scheduler!r}")
+    if scheduler is None and isolation == "bubblewrap":
+        _refuse_without_bubblewrap("this machine")
+
+
+def _check_selection(
+    classroom: ClassFolder, exercises: Sequence[str], students: Sequence[str] | None, new_seed: bool
+) -> None:
+    """Raises ClassroomError if there is nothing to grade, no such student, or a new seed would empty other grades."""
+    if not exercises:
+        raise ClassroomError(f"nothing to grade in {classroom.path}: no hand-in of a chapter, and no assignments.csv")
+    others = [exercise_id for exercise_id in classroom.released if exercise_id not in exercises]
+    if new_seed and others:
+        raise ClassroomError(
+            f"a new seed draws the inputs of all exercises, and the grades of {', '.join(others)} would be gone: "
+            "leave out --new-seed, or grade all"
+        )
+    everybody = [student.id for student in classroom.students]
+    if unknown := sorted({*(students or ())} - {*everybody}):
+        known = ", ".join(everybody[:20]) + ", …" * (len(everybody) > 20)
+        raise ClassroomError(f"there is no student {', '.join(unknown)} in {classroom.path}; there are: {known}")
+    if new_seed and students is not None:
+        raise ClassroomError("a new seed draws the inputs of all students: leave out --new-seed, or --student")
 
 
 def grade_in_child(submission: Submission, seed: int, device: str, isolation: str) -> str:
@@ -218,7 +231,7 @@ class _Run:
     now: datetime
 
     def all(self, todo: list[tuple[str, str]], workers: int, scheduler: str | None, progress: bool) -> None:
-        """Grades and stores them. Only as many are under way as there are workers: the others stay on the disk."""
+        """Grades and stores the hand-ins. Only as many run as there are workers: the others stay on the disk."""
         from distributed import as_completed
 
         finished = 0
@@ -261,7 +274,7 @@ class _Run:
 
 
 def _graded(grade: GradeFunction, version: str, submission: Submission, seed: int, device: str, isolation: str) -> str:
-    """The task, on a worker."""
+    """A task, as a worker runs it."""
     where = f"the worker on {socket.gethostname()}"
     if submission.exercise not in all_ids():
         raise UnfitWorker(f"{where} has no exercise {submission.exercise}: copy own_exercises/ there")
@@ -277,7 +290,7 @@ def _graded(grade: GradeFunction, version: str, submission: Submission, seed: in
 
 
 def _arrived(future: Future, student: str, submission: Submission, key: Key) -> Record:
-    """What became of a task. Raises ClassroomError where the fault is not the submission's."""
+    """The record of a finished task. Raises ClassroomError where the fault is not the submission's."""
     error = future.exception()
     if error is None:
         status = "graded" if submission.status == "ok" else submission.status
@@ -290,7 +303,7 @@ def _arrived(future: Future, student: str, submission: Submission, key: Key) -> 
 
 
 def _dated(record: Record, before: Record | None, classroom: ClassFolder, now: datetime) -> Record:
-    """With the time at which this content was first graded, and that of its hand-in then."""
+    """The record with the time at which this content was first graded, and the time of the hand-in then."""
     if before is not None and before.key.digest == record.key.digest and before.seen:
         return replace(record, seen=before.seen, submitted_at=before.submitted_at)
     try:
@@ -328,7 +341,7 @@ def _why(store: ResultsStore, student: str, exercise_id: str, record: Record | N
     return "" if record.key.grader == key.grader else f"the grader of {exercise_id} changed in an update of the course"
 
 
-def told_why(why: Mapping[str, int]) -> str:
+def in_words(why: Mapping[str, int]) -> str:
     """ " (12 new, 3 handed in again)"."""
     return f" ({', '.join(f'{number} {reason}' for reason, number in why.items())})" if why else ""
 
@@ -387,7 +400,7 @@ def _time(classroom: ClassFolder, student: Student, exercise_id: str, record: Re
 
 
 def _listed(status: str, rows: Sequence[Row]) -> list[str]:
-    """One line: how many, and who with what."""
+    """One line: how many exercises have this status, and whose."""
     names: dict[str, list[str]] = {}
     for row in rows:
         names.setdefault(row.student.id, []).append(row.exercise.split("/")[1])

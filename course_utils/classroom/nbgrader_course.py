@@ -132,12 +132,12 @@ def configure(c: Config, folder: Path) -> None:
 
 
 def _named(*classes: type) -> list[str]:
-    """By name, because formgrader shows the settings, and as JSON only if they are plain data."""
+    """The classes' names: formgrader shows the settings as JSON, which takes no classes."""
     return [f"{cls.__module__}.{cls.__name__}" for cls in classes]
 
 
 class CourseGenerateAssignment(GenerateAssignment):
-    """nbgrader's, of the exercises that are assigned now, also where students have handed in others of the chapter.
+    """nbgrader's command for the exercises assigned now, also if students have handed in others of the chapter.
 
     If a release fails, what was released before is put back.
     """
@@ -162,7 +162,7 @@ class CourseGenerateAssignment(GenerateAssignment):
 
 
 def _fit_gradebook(coursedir: CourseDirectory, classroom: ClassFolder, chapter: str, names: set[str]) -> None:
-    """Gives a chapter with hand-ins these notebooks in the gradebook: nbgrader refuses to add or remove one then.
+    """Sets the notebooks of a chapter in the gradebook: nbgrader refuses to add or remove one once there are hand-ins.
 
     Of an exercise that is no longer assigned, points given in formgrader move to by_hand.csv.
     """
@@ -180,7 +180,7 @@ def _fit_gradebook(coursedir: CourseDirectory, classroom: ClassFolder, chapter: 
 
 
 class CourseCollect(ExchangeCollect):
-    """nbgrader's, without what is no file or folder: it copies what a link points to, and stops at a pipe."""
+    """nbgrader's command without links and special files: nbgrader would copy a link's target, and stop at a pipe."""
 
     def do_copy(self, src: str, dest: str, log: logging.Logger | None = None) -> None:
         if self.get_size(src) > 1000 * self.coursedir.max_dir_size:
@@ -217,7 +217,7 @@ class _RowsInResources:
 
 
 class CourseAutograde(_RowsInResources, Autograde):
-    """nbgrader's, on copies in checked/ in place of what was handed in, with the grades of `classroom grade`.
+    """nbgrader's command on copies in checked/ instead of the hand-ins, with the grades of `classroom grade`.
 
     A copy is the released notebook with the student's answers put in, and the student's kernel. So edited, deleted or
     doubled cells, bad JSON, links and missing files do not reach nbgrader.
@@ -371,7 +371,7 @@ class PageExporter(HTMLExporter):
 
 
 class CourseFeedback(_RowsInResources, GenerateFeedback):
-    """nbgrader's, with our page, and with what its head needs: who it is, and whether it was late."""
+    """nbgrader's command with the course's page, whose head shows the student and whether the hand-in was late."""
 
     def __init__(self, coursedir: CourseDirectory | None = None, **settings: object) -> None:
         super().__init__(coursedir=coursedir, **settings)
@@ -399,7 +399,7 @@ class PageHead(NbGraderPreprocessor):
             "id": row.exercise,
             "points": row.points,
             "most": task.points,
-            "told": _told(row),
+            "remarks": _remarks(row),
             "comments": [comment for comment in comments if comment and comment != NO_RESPONSE],
             "verdict": "".join(_verdict(cell) for cell in notebook.cells if is_grade(cell)),
             "kernel": _listing(kernel),
@@ -421,29 +421,29 @@ def _verdict(cell: NotebookNode) -> str:
 
 
 def _about_the_check(cell: NotebookNode) -> bool:
-    """Whether it says how to grade oneself, or hints at it: nothing for a page with the grade."""
+    """Whether the cell is about the self-check or has hints, which a page with the grade leaves out."""
     return cell.source.startswith(("## Check", "## Hints"))
 
 
-def _told(row: Row) -> list[str]:
+def _remarks(row: Row) -> list[str]:
     """What stands below the points: lateness, what the teacher changed, how the files were read."""
-    told = []
+    remarks = []
     missing = row.record is not None and row.record.status == "missing"
     if missing:
-        told.append(
+        remarks.append(
             "Nothing was handed in for this exercise." if not row.is_open else f"Due {row.due:%Y-%m-%d %H:%M} UTC."
         )
     elif row.is_late:
         words = f"Handed in {_span(int(row.late_seconds))} after the due time, {row.due:%Y-%m-%d %H:%M} UTC."
-        told.append(words + f" It costs {row.penalty} points." * bool(row.penalty))
+        remarks.append(words + f" It costs {row.penalty} points." * bool(row.penalty))
     elif row.late_seconds == UNKNOWN:
-        told.append(f"Due {row.due:%Y-%m-%d %H:%M} UTC; the time of this hand-in is not known.")
+        remarks.append(f"Due {row.due:%Y-%m-%d %H:%M} UTC; the time of this hand-in is not known.")
     elif row.due is not None:
-        told.append(f"Handed in in time (due {row.due:%Y-%m-%d %H:%M} UTC).")
+        remarks.append(f"Handed in in time (due {row.due:%Y-%m-%d %H:%M} UTC).")
     if row.by_hand is not None and row.points_by_grader is not None:
-        told.append(f"Your teacher changed the points; the grader gave {row.points_by_grader}.")
+        remarks.append(f"Your teacher changed the points; the grader gave {row.points_by_grader}.")
     notes = row.record.result.notes if row.record is not None and row.record.result is not None else ()
-    return [*told, *(f"Note: {note}." for note in notes)]
+    return [*remarks, *(f"Note: {note}." for note in notes)]
 
 
 def _span(seconds: int) -> str:

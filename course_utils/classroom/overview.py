@@ -1,6 +1,6 @@
 """A picture of where a class stands: how many have each part right, and which diagnoses were given most often.
 
-Counts whoever handed in; nobody is named, so that the picture can be shown in class.
+It counts the students who handed in, and names none, so that it can be shown in class.
 """
 
 from __future__ import annotations

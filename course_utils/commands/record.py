@@ -48,8 +48,8 @@ def run(options: argparse.Namespace) -> int:
             raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
         if options.html and options.html.is_dir():
             raise FileNotFoundError(f"--html {options.html}: is a folder, takes the name of a file")
-        recording = record(chosen(options.launch), block=options.block, launch=options.number, limit=options.limit)
-        print(described(recording))
+        recording = record(find_launch(options.launch), block=options.block, launch=options.number, limit=options.limit)
+        print(summary(recording))
         if options.html:
             text = page(player(*recording.packed()))
             options.html.write_text(text, encoding="utf-8")
@@ -60,9 +60,9 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def chosen(name: str) -> Callable[[], object]:
-    """The launch of this name. Raises ValueError for a name that none has, with those that are like it."""
-    launches = named_launches()
+def find_launch(name: str) -> Callable[[], object]:
+    """The launch of this name. If there is none, raises ValueError with the names most like it."""
+    launches = launches_by_name()
     if name not in launches:
         stem = name.rpartition("/")[2].removesuffix(".cu")
         near = [one for one in launches if stem in one] or [one for one, file in _files().items() if stem in file]
@@ -74,8 +74,8 @@ def chosen(name: str) -> Callable[[], object]:
     return launches[name]
 
 
-def named_launches() -> dict[str, Callable[[], object]]:
-    """By name: the launches of the chapters, the broken kernels, and the ladder of chapter 07."""
+def launches_by_name() -> dict[str, Callable[[], object]]:
+    """The launches of the chapters, the broken kernels and the ladder of chapter 07, by name."""
     found: dict[str, Callable[[], object]] = {}
     for name, launch in (course_launches() | hard_launches()).items():
         found[name] = launch.run
@@ -101,7 +101,7 @@ def _run_hopper(step: hopper.Step) -> None:
     hopper.launch(step, query, key, value)
 
 
-def described(recording: Recording) -> str:
+def summary(recording: Recording) -> str:
     """A recording in a few lines: how long it is, what it touches, what the sanitizer found."""
     lines = [f"{recording!r}"[1:-1]]
     for array in recording.arrays:

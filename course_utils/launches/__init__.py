@@ -1,4 +1,4 @@
-"""Launches as data: those of each chapter, of the micro-kernels, of the ladder of chapter 03, of the broken kernels."""
+"""Launches as data: of each chapter, the micro-kernels, the ladders of chapters 03 and 07, and the broken kernels."""
 
 from course_utils.launches.launch import Launch
 

@@ -6,6 +6,11 @@ Each comes with a launch at which it shows, and with the tool that names it:
 
     with sanitize() as report:
         BROKEN["missing_sync_after_load"].launch().run()
+
+To add one: break the kernel in place in as few lines as possible, save the output of `git diff` as
+kernels/NN_slug/broken/name.diff with a comment on top (`# name.cu — kernel.cu broken on purpose: ...`), take the change
+back with `git checkout`, and add an entry here. If the right kernel changes later, an error names the diffs that no
+longer apply: make them anew in the same way.
 """
 
 from __future__ import annotations
@@ -216,7 +221,7 @@ def _buffers(option: str) -> Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class SparseLaunch(Launch):
-    """A launch that leaves O and LSE, as its fourth and fifth tensor, of query, key and value under a mask."""
+    """A launch of attention under a mask. Its fourth and fifth tensor are O and LSE."""
 
     inputs: tuple[Tensor, Tensor, Tensor]
     attn_mask: Tensor
@@ -313,7 +318,7 @@ def _gather(file: str) -> Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownLaunch(Launch):
-    """A launch after which some tensors should be what `expected` says: by their place among the tensors, float64."""
+    """A launch with its right results: `expected` has them in float64, by place among the tensors."""
 
     expected: dict[int, Tensor]
 
@@ -356,7 +361,7 @@ def _indexer(file: str) -> Launch:
 
 
 def _topk(file: str) -> Launch:
-    """The 64 greatest of 3000; there is room for more, since who counts wrong may also write too many."""
+    """The 64 greatest of 3000. The output has room for more, because a kernel that counts wrong may write too many."""
     args = _normal(1, 3000), torch.zeros(1, 3000, dtype=torch.int32), np.int32(3000), np.int32(64)
     return Launch(f"{DEEPSEEK}/{file}.cu", "radix_topk", (1,), (512,), args, ("-DTHREADS=512",))
 
@@ -415,8 +420,8 @@ def _append(file: str) -> Launch:
 
 
 def _step(file: str = "persistent_step", *, pieces: int = 4, taken: int = 0) -> Launch:
-    """One layer, each sequence in two pieces, the last token missing in the pages. pieces: how many there can be, says
-    the host. taken: items that the workspace says are taken."""
+    """One layer, each sequence in two pieces, the last token missing in the pages. pieces: the most pieces, as the host
+    says it. taken: items that the workspace counts as taken."""
     (query, key, value), (*pages, table, lengths) = _in_pages()
     new = [cache[:, :, -1:].transpose(1, 2).contiguous() for cache in (key, value)]
     for cache in pages:

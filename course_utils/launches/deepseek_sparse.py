@@ -17,7 +17,7 @@ UNCOUNTED = ("radix_topk", "sparse_mla_backward")
 
 
 def course() -> dict[str, Launch]:
-    """Each kernel at a small size, but those that only the sanitizers see."""
+    """Each kernel at a small size, except kernels that only the sanitizers see."""
     return {name: launch for name, launch in _small().items() if launch.kernel not in UNCOUNTED}
 
 

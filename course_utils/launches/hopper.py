@@ -174,7 +174,7 @@ ONE_LEVEL = replace(EIGHT_BITS, title="8 bits, one sum", idea="All of P V is one
 
 
 def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
-    """The kernel of a step, compiled at its first launch. Errors as of `Step.options`."""
+    """The kernel of a step, compiled at its first launch. Errors as for `Step.options`."""
     return compiled(step.file, step.options(head_dim, dtype)).get_function(step.kernel)
 
 
@@ -192,19 +192,8 @@ def launch(
 ) -> tuple[Tensor, Tensor]:
     """Runs one step: on the GPU for CUDA tensors, which takes an sm_90, on the emulator for CPU tensors.
 
-    Args:
-        query: [B, H, L_q, D], fp16 or bf16, for `in_e4m3` E4M3, contiguous, D 64 or 128.
-        key, value: [B, H_kv, L_k, D] of the same dtype, H a multiple of H_kv.
-        is_causal: bottom-right aligned; a query that sees no key gives 0.
-        scale: positive; None takes 1/√D.
-        scales: for `in_e4m3`, those of query, key and value, fp32 [B, H], [B, H_kv] and [B, H_kv].
-        out, lse: where the results go, [B, H, L_q, D] and fp32 [B, H, L_q]; None allocates them.
-
-    Returns:
-        out and lse (natural logarithm, minus infinity for queries without keys).
-
-    Raises:
-        ValueError: a shape, dtype or scale that the kernels do not take.
+    Arguments, results and errors as for `ladder.launch`, but for steps `in_e4m3`: query, key and value are E4M3, out is
+    bf16, and scales has the scales of query, key and value, fp32 [B, H], [B, H_kv] and [B, H_kv].
     """
     check_attention(query, key, value, scale)
     if out is None:
@@ -214,7 +203,7 @@ def launch(
     return out, lse
 
 
-def laid_out(
+def as_launch(
     step: Step,
     query: Tensor,
     key: Tensor,
@@ -227,7 +216,7 @@ def laid_out(
     scales: tuple[Tensor, ...] = (),
     blocks: int | None = None,
 ) -> Launch:
-    """`launch` as data. blocks: how many there are at most where they stay; None takes what the device has room for."""
+    """`launch` as data. blocks: the most blocks of a persistent grid; None takes as many as the device has room for."""
     batch, heads, query_length, d = query.shape
     tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
     if step.by_maps:
@@ -261,9 +250,8 @@ def laid_out(
 def ready(
     step: Step, query: Tensor, key: Tensor, value: Tensor, *more: Tensor, kernel: Kernel | None = None, **how: Any
 ) -> Callable[[], None]:
-    """`launch` with its arguments laid out once, as `laid_out` takes them, to be run again and again. kernel: instead
-    of the step's own."""
-    found = laid_out(step, query, key, value, *more, **how)
+    """A launch to be run again and again; arguments as for `as_launch`. kernel: instead of the step's own."""
+    found = as_launch(step, query, key, value, *more, **how)
     kernel = kernel or build(step, query.shape[-1], query.dtype)
     return functools.partial(kernel, found.grid, found.block, found.args, shared_mem=found.shared_mem)
 
@@ -283,7 +271,7 @@ def hard() -> dict[str, Launch]:
             inputs, scales = (query, key, value), ()
             if step.in_e4m3:
                 inputs, scales = zip(*map(reference.quantize_heads, inputs), strict=True)
-            launches[f"hopper {step.kernel}, d={head_dim}, hard"] = laid_out(
+            launches[f"hopper {step.kernel}, d={head_dim}, hard"] = as_launch(
                 step, *inputs, out, lse, is_causal=True, scales=scales, blocks=2
             )
         for name, found in _backward(BackwardTile(head_dim), query, key, value, grad_out).items():
@@ -306,7 +294,7 @@ def busy() -> dict[str, tuple[Launch, int]]:
         inputs = (*numbers, out.bfloat16()) if step.in_e4m3 else (query, key, value, out)
         more = scales if step.in_e4m3 else ()
         name = f"hopper {step.kernel}, d={head_dim}, L={length}" + (", causal" if is_causal else "")
-        found = laid_out(step, *inputs, lse, is_causal=is_causal, scales=more, blocks=MULTIPROCESSORS)
+        found = as_launch(step, *inputs, lse, is_causal=is_causal, scales=more, blocks=MULTIPROCESSORS)
         launches[name] = found, attention_flops(1, heads, length, length, head_dim, is_causal)
     return launches
 

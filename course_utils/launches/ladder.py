@@ -1,5 +1,5 @@
-"""The ladder of forward kernels of chapter 03: one step a file, each the one before with one idea more; the last, the
-operator's kernel, has several, and `TUNING` takes them away one by one.
+"""The ladder of forward kernels of chapter 03: one step a file, each with one idea more than the step before. The last
+step, the operator's kernel, has several ideas, and `TUNING` takes them away one by one.
 
 for step in LADDER:
     out, lse = launch(step, query, key, value, is_causal=True)
@@ -32,7 +32,7 @@ class Step:
     file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder, "3b" between 3 and
     4. title, idea: for tables; the idea is what this step changes. tiles: of each head dimension D, the options B_R
     (queries of a block), B_C (keys of a tile) and WARPS. shared: bytes of dynamic shared memory from (D, B_R, B_C).
-    changes: text of the file, or of a header that it includes, and what stands there instead.
+    changes: text of the file, or of a header that it includes, and its replacement.
     """
 
     file: str
@@ -45,7 +45,7 @@ class Step:
 
     @property
     def source(self) -> KernelSource:
-        """The text of the kernel file; with `changes`, these made and the headers in their places."""
+        """The text of the kernel file; with `changes` made, its headers are in the place of their includes."""
         return _source(self.file, self.changes)
 
     @property
@@ -248,7 +248,7 @@ def _changed(code: str, changes: tuple[tuple[str, str], ...]) -> str:
 
 
 def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
-    """The kernel of a step, compiled at its first launch. Errors as of `Step.options`."""
+    """The kernel of a step, compiled at its first launch. Errors as for `Step.options`."""
     options = step.options(head_dim, dtype)
     module = _compiled_with(step.file, step.changes, options) if step.changes else compiled(step.file, options)
     return module.get_function(step.kernel)

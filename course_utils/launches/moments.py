@@ -15,6 +15,7 @@ from torch import Tensor
 
 from course_utils.cuda import Kernel, KernelSource, RawModule, read_kernel
 from course_utils.launches.hopper import Step, ready
+from course_utils.toolchain.source import closing
 
 LEADERS, MOMENTS = 4, 1024  # as in moments.cuh
 READ = """
@@ -55,10 +56,13 @@ class Moment(NamedTuple):
 
 
 def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
-    """The kernel's text with each call of a verb wrapped, and what was wrapped, by the numbers in it."""
+    """The kernel's text with each call of a verb wrapped in readings of the clock, and the wrapped calls by number."""
     text, sites, insertions = str(source), [], {}
     for call in re.finditer(rf"(?<![\w:.])({'|'.join(VERBS)})(<[^<>;]*>)?\(", text):
-        end = _closing(text, call.end() - 1) + 1
+        opening = call.end() - 1
+        end = closing(text, opening) + 1
+        if end > len(text):
+            raise ValueError(f"a bracket that does not close in {text[opening : opening + 40]!r}")
         if text[end : end + 1] != ";":  # no call as a statement of its own
             continue
         insertions[_body_around(text, call.start())] = " int next_note = first_note();"
@@ -74,19 +78,9 @@ def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
 
 
 def _body_around(text: str, place: int) -> int:
-    """Where the body of the function begins that a place is in: functions begin at the left edge."""
+    """Where the body of the function around `place` begins. Functions begin at the left edge."""
     start = [*re.finditer(r"^[A-Za-z_]", text[:place], re.MULTILINE)][-1].start()
     return text.index("{", start) + 1
-
-
-def _closing(text: str, opening: int) -> int:
-    """Where the bracket that opens there is closed."""
-    depth = 0
-    for place in range(opening, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-    raise ValueError(f"a bracket that does not close in {text[opening : opening + 40]!r}")
 
 
 def build(step: Step, head_dim: int, dtype: torch.dtype) -> tuple[Kernel, list[Site]]:
@@ -133,7 +127,7 @@ def to_text(moments: list[Moment]) -> dict[str, str]:
 
 
 def from_text(sites: str, moments: str) -> list[Moment]:
-    """What `to_text` was given, but for the time at which it began."""
+    """The moments of a record's columns, as `to_text` wrote them. Times are counted from the first moment."""
     there = []
     for entry in sites.split(";"):
         verb, line, argument = entry.split(" ", 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ UNCOUNTED = ("range_forward", "block_sparse_forward", "range_dk_dv")
 
 
 def course() -> dict[str, Launch]:
-    """Each kernel at a length that does not fill its tiles, but those that only the sanitizers see."""
+    """Each kernel at a length that does not fill its tiles, except kernels that only the sanitizers see."""
     return {name: launch for name, launch in _short().items() if launch.kernel not in UNCOUNTED}
 
 
@@ -60,27 +60,10 @@ def _kernels(
     bf16 = f"-DBF16={BF16[dtype]}"
     launches: dict[str, Launch] = {}
 
-    def add(what: str, file: str, kernel: str, grid: int, threads: int, args: tuple, options: tuple, shared: int = 0):
+    def add(what, file, kernel, grid, threads, args, options, shared=0):
         launches[f"sparse {kernel}, {what}{label}"] = Launch(
-            f"{FOLDER}/{file}.cu", kernel, (grid, heads, 1), (threads,), args, (*options, bf16), shared
+            f"{FOLDER}/{file}.cu", kernel, (*grid, 1), (threads,), args, (*options, bf16), shared
         )
-
-    def add_columns(
-        what: str, file: str, kernel: str, tile: BackwardTile, columns: sparse_work.Columns, options: tuple, more: tuple
-    ):
-        parts = torch.zeros(columns.parts, 2, 1, kv_heads, tile.block_cols, head_dim)
-        of_columns = columns.items, *ints(columns.heads), parts
-        grids = {kernel: len(columns.items) * columns.heads}
-        args = {kernel: (query, key, value, *gradients, *scalars, *of_columns, *more)}
-        if columns.parts:
-            grids["merge_gradients"] = len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads)
-            args["merge_gradients"] = parts, columns.split, key.clone(), value.clone(), scalars[1], scalars[-1]
-        for name, grid in grids.items():
-            of = kv_heads // columns.heads if name == kernel else kv_heads
-            shared = tile.shared_bytes if name == kernel else 0
-            launches[f"sparse {name}, {what}{label}"] = Launch(
-                f"{FOLDER}/{file}.cu", name, (grid, of, 1), (tile.threads,), args[name], (*options, bf16), shared
-            )
 
     forward, back = sparse_launch.RANGE_TILES[head_dim][0], sparse_launch.RANGE_BACKWARD_TILES[head_dim][0]
     for pattern in of_ranges:
@@ -89,10 +72,12 @@ def _kernels(
         tiles = classes * ceil_div(ceil_div(queries, classes), forward.block_rows)
         args = query, key, value, out, row, *scalars, *numbers
         options = *forward.options, f"-DDILATED={int(classes > 1)}"
-        add(what, "range", "range_forward", tiles, forward.threads, args, options, forward.shared_bytes)
+        add(what, "range", "range_forward", (tiles, heads), forward.threads, args, options, forward.shared_bytes)
     shapes, options = (query.shape, key.shape), (*back.options, f"-DDILATED={int(classes > 1)}")
     columns = sparse_work.range_columns(pattern.ranges, back, *shapes, query.device)
-    add_columns(what, "range_backward", "range_dk_dv", back, columns, options, numbers)
+    inputs = query, key, value, *gradients, *scalars
+    for kernel, *launch in _by_columns("range_dk_dv", back, columns, inputs, numbers):
+        add(what, "range_backward", kernel, *launch[:3], options, *launch[3:])
 
     lists = (patterns.local(40) | patterns.global_tokens([3])).block_lists(queries, keys)
     ends = lists.indptr.tolist()
@@ -103,10 +88,10 @@ def _kernels(
     of_lists = torch.tensor(items, dtype=torch.int32), lists.indices, lists.bits_index, lists.bits
     args = query, key, value, out, row, *of_lists, parts, parts[..., 0].contiguous(), *scalars
     name = "block_sparse_forward"
-    add("", "block_sparse", name, len(items), tile.threads, args, tile.options, tile.shared_bytes)
+    add("", "block_sparse", name, (len(items), heads), tile.threads, args, tile.options, tile.shared_bytes)
     args = parts, parts[..., 0].contiguous(), torch.tensor([(0, 0, 2, 0)], dtype=torch.int32), out, row, scalars[0]
     rows = sparse_launch.MERGED_ROWS
-    add("", "block_sparse", "merge_parts", lists.block // rows, 32 * rows, args, tile.options)
+    add("", "block_sparse", "merge_parts", (lists.block // rows, heads), 32 * rows, args, tile.options)
     back = sparse_launch.BLOCK_BACKWARD_TILES[head_dim, lists.block][0]
     columns = sparse_launch.ListMask(lists).columns(back, *shapes)
     first, *others = columns.items.tolist()  # split in two, as a longer column is
@@ -116,10 +101,27 @@ def _kernels(
     columns = columns._replace(items=torch.tensor([*halves, *others], dtype=torch.int32), split=split, parts=2)
     _, *by_key = lists.by_key()
     options = *back.options, "-DBLOCK=64"
-    add_columns("", "block_sparse_backward", "block_sparse_dk_dv", back, columns, options, (*by_key, lists.bits))
+    for kernel, *launch in _by_columns("block_sparse_dk_dv", back, columns, inputs, (*by_key, lists.bits)):
+        add("", "block_sparse_backward", kernel, *launch[:3], options, *launch[3:])
 
     warps = sparse_launch.CSR_WARPS
     args = query, key, value, out, row, *patterns.power_of_two().csr(queries, keys), *scalars
     options = f"-DD={head_dim}", f"-DWARPS={warps}"
-    add("", "csr_gather", "csr_gather", ceil_div(queries, warps), 32 * warps, args, options)
+    add("", "csr_gather", "csr_gather", (ceil_div(queries, warps), heads), 32 * warps, args, options)
     return launches
+
+
+def _by_columns(
+    kernel: str, tile: BackwardTile, columns: sparse_work.Columns, inputs: tuple, more: tuple
+) -> Iterator[tuple[str, tuple[int, int], int, tuple, int]]:
+    """Kernel, grid, threads, arguments and shared memory of a kernel of key_columns.cuh, and of merge_gradients where
+    columns are split. inputs, more: the kernel's arguments before and after those of the columns."""
+    key, (num_keys, scale) = inputs[1], (inputs[-3], inputs[-1])
+    _, kv_heads, _, head_dim = key.shape
+    parts = torch.zeros(columns.parts, 2, 1, kv_heads, tile.block_cols, head_dim)
+    args = *inputs, columns.items, *ints(columns.heads), parts, *more
+    yield kernel, (len(columns.items) * columns.heads, kv_heads // columns.heads), tile.threads, args, tile.shared_bytes
+    if columns.parts:
+        grid = len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads), kv_heads
+        args = parts, columns.split, key.clone(), inputs[2].clone(), num_keys, scale
+        yield "merge_gradients", grid, tile.threads, args, 0

@@ -39,7 +39,7 @@ def busy() -> dict[str, tuple[Launch, int]]:
 
 
 def _matmuls(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> dict[str, Launch]:
-    """Those of square matrices; the file, the rows and columns of C per block, and the block's threads."""
+    """Products of square matrices, by file, the rows and columns of C per block, and the block's threads."""
     kernels = ("matmul_naive", 32, (32, 32)), ("matmul_tiled", 32, (32, 32)), ("matmul_registers", 64, (16, 16))
     side = len(a)
     return {

@@ -1,7 +1,7 @@
-"""What NVIDIA's tools say of the launches of the course, for the record: `bench counters` and `bench sanitizer`.
+"""Records what NVIDIA's tools say of the course's launches: `bench counters` and `bench sanitizer`.
 
-On a GPU, ncu counts the launches of `counter_cases` and compute-sanitizer checks those of `sanitizer_cases`; what they
-said is kept with the course. `validation` compares it with what the emulator says.
+On a GPU, ncu counts the launches of `counter_cases` and compute-sanitizer checks the launches of `sanitizer_cases`; the
+results are kept with the course. `validation` compares them with the emulator's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from course_utils.measured import Row
 from course_utils.nvidia import tools
 from course_utils.nvidia.tools import ToolError
 
-NCU_LAUNCHES = 48  # launches that one ncu process counts: a failure loses these, and a start costs seconds
+NCU_LAUNCHES = 48  # launches that one ncu process counts: a failure loses all of them, and a start costs seconds
 NCU_SECONDS = 90  # for each of these processes
 NCU_BUDGET = 145  # seconds after which no further one is begun
 SANITIZER_PROCESSES = 14  # at a time, on one GPU
@@ -82,7 +82,7 @@ def _counter_row(case: Case, metrics: dict[str, int]) -> Row:
 
 
 def compulsory_bytes(launch: Launch) -> tuple[int, int]:
-    """Bytes of a launch's tensors that its kernel can only read, and of those that it may write."""
+    """Bytes of the tensors that a launch's kernel can only read, and of the tensors that it may write."""
     parameters = RawModule(code=read_kernel(launch.source)).get_function(launch.kernel).parameters
     tensors = [(arg, p) for arg, p in zip(launch.args, parameters, strict=True) if isinstance(arg, torch.Tensor)]
     read = sum(tensor.nbytes for tensor, parameter in tensors if parameter.const)
@@ -103,12 +103,12 @@ class SanitizerCase:
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """What it runs under: a mended kernel only under the tool that named the mistake."""
+        """The tools to run it under: a mended kernel only under the tool that named the mistake."""
         return (self.tool,) if self.state == "mended" and self.tool in TOOLS else TOOLS
 
 
 def sanitizer_cases() -> list[SanitizerCase]:
-    """The broken kernels, the same mended, and kernels of the course of every kind, which nothing is wrong with."""
+    """The broken kernels, the same kernels mended, and right kernels of the course, of every kind."""
     micro = micro_launches()
     clean = course_launches() | {name: micro[name] for name in CLEAN_MICRO} | hard_launches()
     return [
@@ -121,7 +121,8 @@ def sanitizer_cases() -> list[SanitizerCase]:
 def measure_sanitizer() -> list[Row]:
     """compute-sanitizer's findings for every case and tool, on this machine's GPU.
 
-    The tool that is to find a defect comes first; what has not begun after SANITIZER_BUDGET seconds is left out.
+    The tool that should find a defect comes first; runs that have not begun after SANITIZER_BUDGET seconds are left
+    out.
     """
     jobs = [(case, tool) for case in sanitizer_cases() for tool in case.tools]
     first = sorted(jobs, key=lambda job: job[0].state == "broken" and job[0].tool != job[1])

@@ -1,4 +1,4 @@
-"""What compute-sanitizer, ncu and a replay print, read as data."""
+"""Reads what compute-sanitizer, ncu and a replay print as data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parse_sanitizer(output: str, tool: str, launch: Launch | None = None) -> lis
 
 
 def _entries(output: str) -> list[list[str]]:
-    """The messages of the tool: a line behind "========= " and those that are indented below it."""
+    """The messages of the tool: a line behind "========= " with the lines that are indented below it."""
     entries: list[list[str]] = []
     for line in output.splitlines():
         match = re.match(r"=========(?: |$)(\s*)(.*)", line)

@@ -146,7 +146,7 @@ def run_ncu(
 ) -> list[dict[str, float]]:
     """Counts launches on the GPU under one ncu process, from cold caches: for each, what ncu says of each metric.
 
-    metrics: as ncu takes them; a name without a dot is its total over the GPU. Those that this ncu does not know are
+    metrics: as ncu takes them; a name without a dot is its total over the GPU. Metrics that this ncu does not know are
     left out.
     Raises ToolError if ncu cannot be used here, fails, or takes more than `timeout` seconds.
     """
@@ -194,7 +194,7 @@ def _known() -> tuple[set[str], str]:
 
 
 def known_metrics(metrics: Sequence[str] = METRICS) -> list[str]:
-    """Those of the metrics that this ncu knows for this GPU."""
+    """The metrics among these that this ncu knows for this GPU."""
     known, text = _known()
     found = [name for name in metrics if name.partition(".")[0] in known]
     if not found:

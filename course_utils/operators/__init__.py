@@ -17,6 +17,21 @@ NaN or infinity in a key that a row must not see, causal or by a pattern, leaves
 key it makes the row NaN, as in PyTorch: its weight is 0, and 0 × NaN is NaN. So it does wherever the row's tile of
 keys holds it; tiles of which no row of a tile sees a key are skipped. `naive_attention` skips none. A row that does see
 NaN is NaN; `flash_plain` and `flash_fa1_order` make it 0 where the NaN is in a key.
+
+To add an operator:
+
+1. Write the function that launches the kernel, and make it an operator of torch by the decorator `library.operator`,
+   whose docstring explains the arguments. On query, key and value `attention.Attention` does the rest. It takes tensors
+   with any strides and returns new, contiguous ones; a size or number that changes from call to call is a `SymInt`.
+2. The public function casts (`prepare.autocast`) and checks its arguments with checks that torch.compile can trace:
+   sizes, dtypes and devices, no numbers inside of tensors. Then it calls the operator.
+3. What depends on shapes alone is a `cuda.ReadyLaunch`, made once for them, as in `tensor_core.dense_forward`.
+4. An operator imports no other; what several share is in `attention`, `library`, `prepare` and `tensor_core`.
+5. A float64 reference in `course_utils.reference`; a test with `course_utils.checks` on the `device` fixture, which is
+   the emulator and, where there is one, the GPU; a line in `EXAMPLES` of tests/operators/test_torch_features.py, which
+   runs `torch.library.opcheck`. Break the kernel once and see the test fail.
+6. The launch goes into the chapter's module of `course_utils.launches`: the sanitizer must find nothing in it, and its
+   counters are compared with ncu's.
 """
 
 from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention

@@ -30,7 +30,7 @@ from course_utils.operators.prepare import (
 
 
 class Call(NamedTuple):
-    """What settles the launches of a call; the shapes `[B, H, L, d]` are those that the kernels take."""
+    """What the launches of a call depend on; shapes are `[B, H, L, d]` as the kernels take them."""
 
     query_shape: torch.Size
     key_shape: torch.Size
@@ -57,7 +57,9 @@ Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tens
 
 
 class Attention:
-    """An operator of query, key, value and more, `operator`, with its gradient; called as its public function is."""
+    """An operator of query, key, value and more arguments, with its gradient.
+
+    `operator` is torch's; an `Attention` is called with the arguments of the public function."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class Attention:
         `Call` and these arguments, return the launches, which take dense tensors whose d is one of `head_dims`
         (ascending). without_gradient: forward for calls that ask for no gradient, if it launches other kernels for
         them. grouped: whether several query heads may share a key head. flops: of query, key and the arguments behind
-        value. hold, tags: as of `operator`."""
+        value. hold, tags: as for `library.operator`."""
         self.limits = {"dtypes": dtypes, "head_dim": head_dims[-1]}
         by_name = {**self.limits, "enable_gqa": grouped}
 
@@ -134,8 +136,8 @@ class Attention:
         return_lse: bool,
         casts_to: torch.dtype | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """The tensors checked, and cast under autocast (to `casts_to`, None for autocast's own dtype); out, and with
-        return_lse `(out, lse)`."""
+        """Casts the tensors under autocast (to `casts_to`, or None for autocast's own dtype), checks them, and returns
+        out, or with return_lse `(out, lse)`."""
         query, key, value = autocast(query, key, value, dtype=casts_to)
         factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **self.limits)
         out, lse = self.operator(query, key, value, *more, factor)

@@ -44,7 +44,7 @@ def deepseek_sparse_attention(
     """The layer with DeepSeek Sparse Attention: each token attends to the `top_k` tokens, up to and including itself,
     that the lightning indexer scores highest. With `top_k >= S` that is dense attention.
 
-    Not differentiable, and an error where a gradient is asked for: which keys to take has none, and V3.2 trains the
+    Not differentiable, and an error if a gradient is needed: the choice of keys has none, and V3.2 trains the
     indexer by a loss of its own. `sparse_mla` alone is differentiable.
 
     Args:
@@ -85,8 +85,8 @@ def deepseek_sparse_attention(
 def deepseek_mla(hidden: Tensor, weights: DeepSeekWeights, *, chunk_size: int = CHUNK_SIZE) -> Tensor:
     """The same layer with dense attention, as in V3: each token attends to all tokens up to itself.
 
-    Arguments, result and errors as of `deepseek_sparse_attention`; the indexer's weights are not used. Not
-    differentiable, and an error where a gradient is asked for; `mla_attention` alone is.
+    Arguments, result and errors as for `deepseek_sparse_attention`; the indexer's weights are not used. Not
+    differentiable, and an error if a gradient is needed; `mla_attention` alone is differentiable.
     """
     _check(hidden, weights, chunk_size)
     refuse_gradient("deepseek_mla", "its parts with mla_attention", *_tensors(hidden, weights))
@@ -137,7 +137,7 @@ def project_latent(hidden: Tensor, weights: DeepSeekWeights, *, q_start: int = 0
 
 def project_query(hidden: Tensor, weights: DeepSeekWeights, *, q_start: int = 0) -> tuple[Tensor, Tensor]:
     """Queries against rows of `project_latent`, `[S, H, kv_lora_rank + rope]`, and the normalised latent they are made
-    of, `q_lora [S, q_lora_rank]`, of which the indexer makes its own."""
+    of, `q_lora [S, q_lora_rank]`, from which the indexer makes its own queries."""
     config = weights.config
     q_lora = rms_norm(hidden @ weights.wq_a.T, weights.q_norm)
     query = (q_lora @ weights.wq_b.T).unflatten(-1, (config.n_heads, -1))
@@ -198,7 +198,7 @@ def choose_keys(
 def project_index_keys(
     hidden: Tensor, weights: DeepSeekWeights, *, q_start: int = 0, index_dtype: torch.dtype | None = None
 ) -> IndexKeys:
-    """The indexer's key of each token. index_dtype: as of `deepseek_sparse_attention`."""
+    """The indexer's key of each token. index_dtype: as for `deepseek_sparse_attention`."""
     if index_dtype is None:
         index_dtype = default_index_dtype(hidden.device)
     if index_dtype not in INDEX_DTYPES:

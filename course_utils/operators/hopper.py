@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_utils.arguments import check_tensor, flag, kind
 from course_utils.costs import ceil_div
-from course_utils.cuda import MADE, OPEN, Kernel, OpenMap, ReadyLaunch, TensorMap, compiled, tensor_map
+from course_utils.cuda import ALLOCATED, PASSED, Kernel, PassedMap, ReadyLaunch, TensorMap, compiled, tensor_map
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.library import operator, refuse_gradient
 from course_utils.operators.prepare import check_call, check_inputs, cut, dense, forward_flops, padded
@@ -56,7 +56,7 @@ class HopperTile(NamedTuple):
 
 
 class E4M3Tile(HopperTile):
-    """The same of forward_e4m3.cu, which always has three consumers."""
+    """Options of forward_e4m3.cu, which always has three consumers."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -247,8 +247,8 @@ def tile_map(tensor: Tensor, rows: int) -> TensorMap:
 
 
 def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Of how many heads blocks have work at the same time, where rows are causal: 8 to 32, as far as the L2 cache keeps
-    their keys and values. Shapes as for `flash_attention_hopper`."""
+    """How many heads the blocks work on at the same time under a causal mask: 8 to 32, as many as have their keys and
+    values in the L2 cache. Shapes as for `flash_attention_hopper`."""
     batch, heads, _, head_dim = query_shape
     _, kv_heads, key_length, _ = key_shape
     kept = L2_SHARE * heads // max(1, 2 * kv_heads * key_length * head_dim * dtype.itemsize)
@@ -270,11 +270,11 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
         (min(items, blocks_that_stay(call.device)),),
         (tile.threads,),
         (
-            *map(OpenMap, (of_rows, of_keys, of_keys, of_rows)),
-            *(in_e4m3 * (OPEN, OPEN, OPEN)),
+            *map(PassedMap, (of_rows, of_keys, of_keys, of_rows)),
+            *(in_e4m3 * (PASSED, PASSED, PASSED)),
             *(
-                MADE,
-                MADE,
+                ALLOCATED,
+                ALLOCATED,
                 np.int32(batch * heads),
                 *sizes,
                 factor,
@@ -322,13 +322,19 @@ def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBac
     def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
         return ReadyLaunch(kernel(BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
 
-    maps = map(OpenMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys))
+    maps = map(PassedMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys))
     keys = ceil_div(key_length, 2 * ROWS), kv_heads, batch
     length, factor = np.int32(query_length), np.float32(call.factor)
     return ReadyBackward(
-        ready("backward_prepare", tiles, 256, (OPEN, OPEN, OPEN, MADE, MADE, MADE, length)),
-        ready("backward", keys, 384, (*maps, MADE, MADE, MADE, *call.scalars, np.int32(is_causal)), tile.shared_bytes),
-        ready("backward_finish", tiles, 256, (MADE, MADE, length, factor)),
+        ready("backward_prepare", tiles, 256, (PASSED, PASSED, PASSED, ALLOCATED, ALLOCATED, ALLOCATED, length)),
+        ready(
+            "backward",
+            keys,
+            384,
+            (*maps, ALLOCATED, ALLOCATED, ALLOCATED, *call.scalars, np.int32(is_causal)),
+            tile.shared_bytes,
+        ),
+        ready("backward_finish", tiles, 256, (ALLOCATED, ALLOCATED, length, factor)),
         (2 * padded_rows, head_dim * padded_rows, math.prod(tiles)),
     )
 

@@ -185,7 +185,7 @@ def runs_fp8(device: torch.device) -> bool:
 
 
 def _padded(tensor: Tensor, dim: int) -> Tensor:
-    """Dense vectors of `dim` numbers; those of FP8 as bytes, since torch can do little with float8."""
+    """Dense vectors of `dim` numbers; FP8 vectors as bytes, since torch can do little with float8."""
     return padded(tensor.view(torch.uint8) if tensor.dtype == E4M3 else tensor, dim)
 
 

@@ -162,7 +162,7 @@ def sparse_mla(
     arXiv 2512.02556, §2.1).
 
     Args:
-        query, latent, scale, value_dim: as of `mla_attention`.
+        query, latent, scale, value_dim: as for `mla_attention`.
         indices: `[S, k]`, int32 (int64 is converted), on the device of query, in any order. An index below 0 or from
             T on is left out; one that stands twice in a row counts twice. Causality is the list's business.
 
@@ -346,7 +346,7 @@ def modules(device: torch.device) -> list[RawModule]:
 
 
 def _checked(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> float:
-    """The scale, once all of them fit."""
+    """Checks the arguments; returns the scale."""
     check_tensor("query", query, ("S", "H", "d"), tuple(BF16))
     head_dim = query.shape[2]
     if head_dim > MAX_DIM:
@@ -394,13 +394,14 @@ def _for_kernels(query: Tensor, latent: Tensor, scale: float, value_dim: int) ->
 
 
 def _flops(query: Tensor, keys: int, value_dim: int) -> int:
-    """Of the two products with so many keys for each query."""
+    """FLOPs of the two products with so many keys for each query."""
     queries, heads, head_dim = query.shape
     return 2 * queries * heads * keys * (head_dim + value_dim)
 
 
 def _gradient_flops(grad_out: Tensor, query: Tensor, keys: int) -> int:
-    """Of five: the scores again, the gradients of the weights, and those of query, of keys and of values."""
+    """FLOPs of five products: the scores again, the gradients of the weights, and those of query, of keys and of
+    values."""
     queries, heads, head_dim = query.shape
     return 2 * queries * heads * keys * (3 * head_dim + 2 * grad_out.shape[2])
 

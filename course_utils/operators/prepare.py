@@ -67,7 +67,7 @@ def check_call(
     head_dim: int | None = None,
     enable_gqa: bool = False,
 ) -> None:
-    """`check_inputs` for an operator that is called by its name: others are what it takes besides, the scale last."""
+    """`check_inputs` for an operator that is called by its name. others: its other arguments, the scale last."""
     check_scale(others[-1])
     check_inputs(query, key, value, scale=None, dtypes=dtypes, head_dim=head_dim, enable_gqa=enable_gqa)
 
@@ -75,7 +75,7 @@ def check_call(
 def check_gradient_call(
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *others: Any, **limits: Any
 ) -> None:
-    """`check_call` for its gradient. limits: as there."""
+    """`check_call` for the operator of the gradient. limits: as for `check_call`."""
     check_call(query, key, value, *others, **limits)
     for name, tensor in (("grad_out", grad_out), ("out", out)):
         check_tensor(name, tensor, tuple(query.shape), like=("query", query))
@@ -83,8 +83,8 @@ def check_gradient_call(
 
 
 def autocast(*tensors: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
-    """The tensors, where autocast is on for their device in its dtype, or in `dtype`: as torch casts for SDPA, and for
-    what it keeps in fp32. Integers, float64 and FP8, which comes with scales, stay what they are."""
+    """The tensors, cast where autocast is on for their device: to its dtype, as torch casts for SDPA, or to `dtype`,
+    for an operator that stays in fp32. Integers, float64 and FP8, which has scales, are not cast."""
     device = tensors[0].device.type if isinstance(tensors[0], Tensor) else ""
     if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return tensors
@@ -159,7 +159,8 @@ def positive_factor(query: Tensor, factor: float) -> tuple[Tensor, float]:
 
 
 def gradients(query: Tensor, factor: float, grad_query: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """The gradients of what `for_kernels` has made as those of what it was given, query and the factor among it."""
+    """Turns the gradients of the tensors that `for_kernels` returned into gradients of its arguments. query, factor:
+    its arguments."""
     columns = query.shape[-1]
     if columns != grad_query.shape[-1]:
         grad_query, *others = (cut(grad, columns) for grad in (grad_query, *others))
@@ -167,7 +168,7 @@ def gradients(query: Tensor, factor: float, grad_query: Tensor, *others: Tensor)
 
 
 def _sign(factor: float) -> float:
-    """Of a factor that is not positive."""
+    """The sign of a factor that is not positive."""
     return -1.0 if factor else 0.0
 
 
@@ -206,8 +207,7 @@ def fake_gradients(_: Tensor, query: Tensor, key: Tensor, value: Tensor, *more: 
 
 
 def forward_flops(query: Tensor, key: Tensor, *_: Any) -> int:
-    """Of the products of an attention operator of query, key, value and more: of all pairs, causal or not, as
-    `FlopCounterMode` counts SDPA."""
+    """FLOPs of the products of an attention operator: of all pairs, causal or not, as `FlopCounterMode` counts SDPA."""
     (batch, heads, query_length, head_dim), key_length = query.shape, key.shape[2]
     return attention_flops(batch, heads, query_length, key_length, head_dim)
 

@@ -96,7 +96,7 @@ def decode_attention(
     query, key, value = autocast(query, key, value)
     inputs = query, key, value, seq_lens, parents, k_scale, v_scale
     check_decode(*inputs)
-    return _called(_decode, inputs, scale, num_splits, split_size, return_lse)
+    return _call_operator(_decode, inputs, scale, num_splits, split_size, return_lse)
 
 
 def paged_attention(
@@ -128,7 +128,7 @@ def paged_attention(
     query, key_pages, value_pages = autocast(query, key_pages, value_pages)
     inputs = query, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale
     check_paged(*inputs)
-    return _called(_paged, inputs, scale, num_splits, split_size, return_lse)
+    return _call_operator(_paged, inputs, scale, num_splits, split_size, return_lse)
 
 
 def append_paged(
@@ -199,10 +199,10 @@ def decode_step(
     """
     inputs = query, key, value, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale, workspace
     check_step(*inputs)
-    return _called(_step, inputs, scale, num_splits, split_size, return_lse)
+    return _call_operator(_step, inputs, scale, num_splits, split_size, return_lse)
 
 
-def _called(
+def _call_operator(
     operator: Operator,
     inputs: tuple[Tensor | None, ...],
     scale: float | None,
@@ -210,7 +210,7 @@ def _called(
     split_size: int | None,
     return_lse: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """The operator's results for checked tensors, query first, and for numbers that are checked here."""
+    """Calls the operator with checked tensors, query first, and with numbers that are checked here."""
     factor = inputs[0].shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
     out, lse = operator(*inputs, factor, *checked_splits(num_splits, split_size))
     return (out, lse) if return_lse else out
@@ -345,11 +345,11 @@ def _append(key: Tensor, value: Tensor, key_pages: Tensor, value_pages: Tensor, 
     if key.is_cpu:
         check_values(seq_lens, None, block_table.shape[1] * key_pages.shape[1], k_scale=k_scale, v_scale=v_scale)
         check_table(block_table, seq_lens, key_pages)
-    pages = _to_be_written(key_pages, value_pages)
+    pages = _writable(key_pages, value_pages)
     launch = ready_append(
         key.shape, (block_table.shape[1], key_pages.shape[1]), key.dtype, pages[0].element_size(), key.device
     )
-    launch(dense(key), dense(value), *pages, *_there(block_table, seq_lens, k_scale, v_scale))
+    launch(dense(key), dense(value), *pages, *_given(block_table, seq_lens, k_scale, v_scale))
     increment_version([key_pages, value_pages])
 
 
@@ -377,14 +377,14 @@ def _step(
         if workspace is not None and workspace.any():
             raise ValueError("workspace is not zeros; it must be, and a step leaves it so")
     query, factor = positive_factor(query, scale)
-    q, cache = dense(query), _to_be_written(key_pages, value_pages)
+    q, cache = dense(query), _writable(key_pages, value_pages)
     call = Call(
         *(q.shape, kv_heads, max_pages * page_size, (max_pages, page_size), q.dtype, cache[0].element_size(), q.device),
         *(True, parents is not None, factor, *splits),
     )
     if workspace is None:
         workspace = torch.zeros(step_workspace(batch, kv_heads), dtype=torch.int32, device=q.device)
-    more = _there(seq_lens, parents, block_table, k_scale, v_scale)
+    more = _given(seq_lens, parents, block_table, k_scale, v_scale)
     results = ready_step(call, pages)((q, dense(key), dense(value), *cache), (*more, workspace))
     increment_version([key_pages, value_pages, workspace])
     return results
@@ -402,34 +402,34 @@ def _attend(
     num_splits: int,
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """more: seq_lens, parents, the two scales and the block table. pages: as of a `Call`."""
+    """more: seq_lens, parents, the two scales and the block table. pages: as for a `Call`."""
     head_dim, (seq_lens, parents, *_) = query.shape[-1], more
     query, factor = positive_factor(query, scale)
-    key, value = _numbers(key, value)
+    key, value = _readable(key, value)
     q = padded(query, key.shape[-1])
     call = Call(
         *(q.shape, kv_heads, capacity, pages, q.dtype, key.element_size(), q.device),
         *(seq_lens is not None, parents is not None, factor, num_splits, split_size),
     )
-    out, lse = ready_attention(call)((q, key, value), _there(*more))
+    out, lse = ready_attention(call)((q, key, value), _given(*more))
     return cut(out, head_dim), lse
 
 
-def _there(*tensors: Tensor | None) -> tuple[Tensor, ...]:
-    """Those that are given, as the kernels read them."""
+def _given(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """The tensors that are not None, as the kernels read them."""
     return tuple([tensor.contiguous() for tensor in tensors if tensor is not None])
 
 
 def _flops(query: Tensor, capacity: int) -> int:
-    """Of the products with a full cache: the lengths are on the device, and to look at them would wait for it."""
+    """FLOPs of the products with a full cache: the lengths are on the device, and reading them would wait for it."""
     return 4 * query.numel() * capacity
 
 
 # ---------------------------------------------------------------------------------------------- layout
 
 
-def _numbers(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """As the kernels read them: d filled up to 64 or 128, E4M3 as bytes."""
+def _readable(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values as the kernels read them: d filled up to 64 or 128, E4M3 as bytes."""
     columns = key.shape[-1]
     if columns not in HEAD_DIMS:
         columns = next(d for d in HEAD_DIMS if d >= columns)
@@ -438,8 +438,8 @@ def _numbers(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return padded(key, columns), padded(value, columns)
 
 
-def _to_be_written(key_pages: Tensor, value_pages: Tensor) -> tuple[Tensor, Tensor]:
-    """As the kernels write to them: as they are."""
+def _writable(key_pages: Tensor, value_pages: Tensor) -> tuple[Tensor, Tensor]:
+    """Pages as the kernels write to them: in place, E4M3 as bytes."""
     for name, pages in (("key_pages", key_pages), ("value_pages", value_pages)):
         if pages.data_ptr() % ALIGNMENT:
             raise ValueError(f"{name} begins at an address that is no multiple of {ALIGNMENT}, as it must be")

@@ -127,7 +127,7 @@ def check_merge(outs: Tensor, lses: Tensor) -> None:
 
 
 def check_call(check: Callable[..., None], *args: Any) -> None:
-    """check of the tensors that an operator is called with by its name; behind them are three numbers."""
+    """Runs `check` on the tensors of an operator that is called by its name; three numbers follow them."""
     *tensors, scale, num_splits, split_size = args
     check(*tensors)
     check_scale(scale)
@@ -177,7 +177,7 @@ def _check_pages(
 
 
 def _check_written(key_pages: Tensor, value_pages: Tensor) -> None:
-    """What is written in place cannot be copied first, and has no gradient."""
+    """Checks tensors that are written in place: they cannot be copied first, and have no gradient."""
     for name, pages in (("key_pages", key_pages), ("value_pages", value_pages)):
         if not pages.is_contiguous():
             raise ValueError(
@@ -193,7 +193,7 @@ def _check_heads(name: str, kv_heads: int, heads: int) -> None:
 
 
 def _check_scales(name: str, key: Tensor, shape: tuple[int, ...], scales: tuple[Tensor | None, Tensor | None]) -> None:
-    """Scales, if the keys are in E4M3; else none."""
+    """Scales are given if the keys are in E4M3, and only then."""
     for scale_name, tensor in zip(("k_scale", "v_scale"), scales, strict=True):
         if key.dtype != E4M3:
             if tensor is not None:
@@ -210,7 +210,7 @@ def _check_integers(name: str, tensor: Tensor, shape: tuple[int | str, ...], lik
 
 
 def checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int, int]:
-    """Both, 0 for None."""
+    """num_splits and split_size, 0 for None."""
     if num_splits is not None and split_size is not None:
         raise ValueError(f"num_splits is {num_splits} and split_size {split_size}; at most one of them may be given")
     splits = 0 if num_splits is None else integer("num_splits", num_splits, 1, MAX_GRID)
@@ -219,7 +219,7 @@ def checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int,
 
 
 def check_values(seq_lens: Tensor | None, parents: Tensor | None, capacity: int, **positive: Tensor | None) -> None:
-    """What a look at the numbers alone shows: lengths, trees and scales. On a GPU it would have to wait."""
+    """Checks lengths, trees and scales by their numbers: on the CPU only, because on a GPU reading them would wait."""
     if seq_lens is not None and not ((seq_lens >= 0) & (seq_lens <= capacity)).all():
         raise ValueError(f"seq_lens is {seq_lens.tolist()}; each must be from 0 to {capacity}")
     if parents is not None:
@@ -232,7 +232,7 @@ def check_values(seq_lens: Tensor | None, parents: Tensor | None, capacity: int,
 
 
 def check_table(block_table: Tensor, seq_lens: Tensor, key_pages: Tensor) -> None:
-    """The pages, as `check_values`."""
+    """Checks the numbers of the pages, on the CPU only."""
     pages, page_size = key_pages.shape[-4:-2]
     used = torch.arange(block_table.shape[1]) * page_size < seq_lens[:, None]
     wrong = used & ((block_table < 0) | (block_table >= pages))

@@ -17,7 +17,7 @@ from course_utils.operators.tensor_core import HEAD_DIMS, defines
 E4M3 = torch.float8_e4m3fn
 SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
 SHORTEST_IN_PAIRS = 1024  # where blocks share a multiprocessor: one without a neighbour is faster, so less is lost
-RESERVED_SHARED = 1024  # bytes that the driver adds to those of a block, from sm_80 on
+RESERVED_SHARED = 1024  # bytes that the driver adds for each block, from sm_80 on
 EMULATED_MULTIPROCESSORS = 132  # those of an H100
 
 
@@ -71,7 +71,7 @@ TILES = {sizes: _tiles(*sizes) for sizes in itertools.product(HEAD_DIMS, (16, 32
 
 
 class Call(NamedTuple):
-    """What settles the launches of a call: sizes, as the kernels take them, dtypes and options."""
+    """What the launches of a call depend on: sizes, as the kernels take them, dtypes and options."""
 
     query_shape: torch.Size  # `[B, H, L_q, D]`, of decode_step with layers before
     kv_heads: int
@@ -169,13 +169,13 @@ def cut_keys(
 
 
 def places(tile: DecodeTile, device: torch.device) -> int:
-    """For blocks on the device, at a time."""
+    """How many blocks the device runs at a time."""
     return blocks_at_a_time(tile, device) * multiprocessors(device)
 
 
 @functools.cache
 def blocks_at_a_time(tile: DecodeTile, device: torch.device) -> int:
-    """On a multiprocessor, as far as shared memory goes: registers last for more."""
+    """How many blocks a multiprocessor's shared memory has room for; its registers have room for more."""
     return (shared_memory_limit(device) + RESERVED_SHARED) // (tile.shared_bytes + RESERVED_SHARED)
 
 
@@ -187,5 +187,5 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def step_workspace(batch: int, kv_heads: int) -> int:
-    """How many numbers `decode_step` counts in: items taken, blocks that left, and heads and parts that are done."""
+    """How many counters `decode_step` needs: items taken, blocks that have left, heads and parts that are done."""
     return 2 + batch * (1 + kv_heads)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import MADE, OPEN, RawModule, ReadyLaunch, compiled
+from course_utils.cuda import ALLOCATED, PASSED, RawModule, ReadyLaunch, compiled
 from course_utils.operators.attention import int_scalars
 from course_utils.operators.prepare import MAX_GRID
 from course_utils.operators.serving_choice import TILES, Call, Cut, decode_tile, places, plan
@@ -24,67 +24,71 @@ APPEND_THREADS = 256
 
 
 class ReadyPieces(NamedTuple):
-    """The launches of attention to pieces of the keys, and what each call makes for them: shapes, strides and dtypes of
-    out, the log-sum-exp and, where a sequence may have several pieces, of those of the pieces. merge: of pieces; None
-    where there are none, or the first launch merges. lengths: how many tensors say how long sequences are, 0 or 1."""
+    """The launches of attention to pieces of the keys.
+
+    outputs: shape, strides and dtype of each tensor that a call allocates: out and the log-sum-exp, and where a
+    sequence may have several pieces, the same of the pieces. merge: the launch that merges pieces; None if nothing is
+    to merge, or the first launch merges. lengths: how many tensors hold the lengths of sequences, 0 or 1.
+    """
 
     device: torch.device
-    made: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+    outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
     attend: ReadyLaunch
     merge: ReadyLaunch | None
     lengths: int
 
     def __call__(self, inputs: tuple[Tensor, ...], more: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Out and the log-sum-exp. inputs, more: what the first launch takes before and after what is made, with the
-        lengths first in more."""
-        made = [torch.empty_strided(shape, steps, dtype=of, device=self.device) for shape, steps, of in self.made]
-        self.attend(*inputs, *made, *more)
+        """Out and the log-sum-exp. inputs, more: the first launch's arguments before and after the outputs; `more`
+        begins with the lengths."""
+        outputs = [torch.empty_strided(shape, steps, dtype=of, device=self.device) for shape, steps, of in self.outputs]
+        self.attend(*inputs, *outputs, *more)
         if self.merge:
-            self.merge(*made[2:], *made[:2], *more[: self.lengths])
-        return made[0], made[1]
+            self.merge(*outputs[2:], *outputs[:2], *more[: self.lengths])
+        return outputs[0], outputs[1]
 
 
 @functools.lru_cache(maxsize=1024)
 def ready_attention(call: Call) -> ReadyPieces:
-    """Of query, key and value; more: lengths, parents, scales and the block table, those that there are."""
+    """Launches for query, key and value; more: lengths, parents, scales and the block table, those that the call
+    has."""
     (tile, row_tiles, how), (batch, heads, query_length, columns) = plan(call), call.query_shape
-    made, parts = _made(call, how)
-    lengths = _open(call.ragged, torch.int32, call.device)
+    outputs, parts = _outputs(call, how)
+    lengths = _passed_or_empty(call.ragged, torch.int32, call.device)
     attend = ReadyLaunch(
         module(f"{FOLDER}/{call.file}.cu", tile.options, call.dtype).get_function(call.kernel),
         (row_tiles, call.kv_heads, how.pieces),
         tile.block,
         (
             *(*FORWARD_TENSORS, *parts),
-            *(lengths, _open(call.tree, torch.int32, call.device)),
+            *(lengths, _passed_or_empty(call.tree, torch.int32, call.device)),
             *(*int_scalars(batch, call.capacity, query_length, heads // call.kv_heads), np.float32(call.factor)),
             *int_scalars(call.ragged, call.tree, how.wanted, how.size),
-            *(2 * (OPEN,) if call.key_bytes == 1 else ()),
-            *((OPEN, *int_scalars(*call.pages)) if call.pages else ()),
+            *(2 * (PASSED,) if call.key_bytes == 1 else ()),
+            *((PASSED, *int_scalars(*call.pages)) if call.pages else ()),
         ),
         tile.shared_bytes,
     )
-    if len(made) == 2:
-        return ReadyPieces(call.device, made, attend, None, int(call.ragged))
+    if len(outputs) == 2:
+        return ReadyPieces(call.device, outputs, attend, None, int(call.ragged))
     merge = ReadyLaunch(
         _merge_module(torch.float32, call.dtype).get_function("merge_pieces"),
         (heads * query_length, batch),
         MERGE_BLOCK,
         (
-            *(*4 * (MADE,), lengths),
+            *(*4 * (ALLOCATED,), lengths),
             *int_scalars(batch, call.capacity, columns, call.ragged, how.wanted, how.size),
         ),
         dependent=True,
     )
-    return ReadyPieces(call.device, made, attend, merge, int(call.ragged))
+    return ReadyPieces(call.device, outputs, attend, merge, int(call.ragged))
 
 
 @functools.lru_cache(maxsize=1024)
 def ready_step(call: Call, pages: int) -> ReadyPieces:
-    """Of query, key, value and a cache of so many pages; more: lengths, parents, the block table, scales and the
-    workspace, those that there are."""
+    """Launches for query, key, value and a cache of so many pages; more: lengths, parents, the block table, scales and
+    the workspace, those that the call has."""
     (tile, _, how), (layers, batch, heads, query_length, _) = plan(call), call.query_shape
-    items, (made, parts) = how.pieces * call.kv_heads, _made(call, how)
+    items, (outputs, parts) = how.pieces * call.kv_heads, _outputs(call, how)
     if layers * items >= 2**31:
         raise ValueError(f"query has {layers} layers, of {items} items each: together 2^31 or more")
     attend = ReadyLaunch(
@@ -92,31 +96,30 @@ def ready_step(call: Call, pages: int) -> ReadyPieces:
         (min(layers * items, places(tile, call.device)),),
         tile.block,
         (
-            *(*5 * (OPEN,), MADE, MADE, *parts),
-            *(OPEN, _open(call.tree, torch.int32, call.device), OPEN),
-            *(*2 * (_open(call.key_bytes == 1, torch.float32, call.device),), OPEN),
+            *(*5 * (PASSED,), ALLOCATED, ALLOCATED, *parts),
+            *(PASSED, _passed_or_empty(call.tree, torch.int32, call.device), PASSED),
+            *(*2 * (_passed_or_empty(call.key_bytes == 1, torch.float32, call.device),), PASSED),
             *int_scalars(layers, batch, pages, *call.pages, query_length, call.kv_heads, heads // call.kv_heads),
             *(np.float32(call.factor), *int_scalars(call.tree, how.wanted, how.size, how.pieces)),
         ),
         tile.shared_bytes,
     )
-    return ReadyPieces(call.device, made, attend, None, int(call.ragged))
+    return ReadyPieces(call.device, outputs, attend, None, int(call.ragged))
 
 
-def _made(call: Call, how: Cut) -> tuple[tuple[Any, ...], tuple[object, ...]]:
-    """What a call makes, as `ReadyPieces` has it, and what stands for the pieces' results in a launch."""
+def _outputs(call: Call, how: Cut) -> tuple[tuple[Any, ...], tuple[object, ...]]:
+    """The outputs of a `ReadyPieces`, and the arguments of a launch that stand for the results of pieces."""
     *_, batch, heads, query_length, columns = call.query_shape
     pieces, several = (how.pieces, heads * query_length, columns), how.pieces > batch
     shapes = [(call.query_shape, call.dtype), (call.query_shape[:-1], torch.float32)]
     shapes += several * [(pieces, torch.float32), (pieces[:-1], torch.float32)]
-    made = tuple((shape, torch.empty(shape, device="meta").stride(), dtype) for shape, dtype in shapes)
-    return made, 2 * (MADE if several else _open(False, torch.float32, call.device),)
+    outputs = tuple((shape, torch.empty(shape, device="meta").stride(), dtype) for shape, dtype in shapes)
+    return outputs, 2 * (ALLOCATED if several else _passed_or_empty(False, torch.float32, call.device),)
 
 
-def _open(there: object, dtype: torch.dtype, device: torch.device) -> object:
-    """In the arguments of a `ReadyLaunch`, a tensor of the call; where it is not there, one for numbers that the kernel
-    does not read."""
-    return OPEN if there else torch.empty(0, dtype=dtype, device=device)
+def _passed_or_empty(is_passed: object, dtype: torch.dtype, device: torch.device) -> object:
+    """`PASSED` for a tensor that the call has; else an empty tensor, which the kernel does not read."""
+    return PASSED if is_passed else torch.empty(0, dtype=dtype, device=device)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -127,7 +130,7 @@ def ready_merge(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> 
         _merge_module(dtype, dtype).get_function("merge_attention"),
         (math.prod(rows),),
         MERGE_BLOCK,
-        (*4 * (OPEN,), *int_scalars(parts, columns)),
+        (*4 * (PASSED,), *int_scalars(parts, columns)),
     )
 
 
@@ -136,12 +139,12 @@ def ready_append(
     shape: torch.Size, pages: tuple[int, int], dtype: torch.dtype, key_bytes: int, device: torch.device
 ) -> ReadyLaunch:
     """The launch of append_paged with keys and values of this shape, pages, table, lengths and, with E4M3, scales.
-    pages, key_bytes: as of a `Call`."""
+    pages, key_bytes: as for a `Call`."""
     return ReadyLaunch(
         _writing_module("append", (), key_bytes, dtype).get_function("append_paged"),
         (ceil_div(math.prod(shape) // 8, APPEND_THREADS),),
         (APPEND_THREADS,),
-        (*6 * (OPEN,), *2 * (_open(key_bytes == 1, torch.float32, device),), *int_scalars(*shape, *pages)),
+        (*6 * (PASSED,), *2 * (_passed_or_empty(key_bytes == 1, torch.float32, device),), *int_scalars(*shape, *pages)),
     )
 
 

@@ -21,7 +21,8 @@ from course_utils.operators.sparse_choice import check_pattern
 from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, mask_of
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, ready_backward
 from course_utils.patterns import BlockLists, Pattern
-from course_utils.patterns.kept import Kept, not_compiled, number_of, numbered
+from course_utils.patterns.cache import Cache
+from course_utils.patterns.graphs import refuse_tracing, register, registered
 
 GIVEN_BY_CALL = (
     "block_sparse_attention and csr_attention are given their lists call by call, which no compiled graph can hold: "
@@ -120,7 +121,7 @@ def csr_attention(
     twice. Both on the device of query. They are checked by every call, which takes a pass over them.
     Raises RuntimeError where a gradient is asked for.
     """
-    not_compiled(GIVEN_BY_CALL)  # before the checks of the lists, which no compiler can trace
+    refuse_tracing(GIVEN_BY_CALL)  # before the checks of the lists, which no compiler can trace
     check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **_attention.limits)
     _check_csr(indptr, indices, query.shape[2], key.shape[2], query.device)
     if needs_gradient(query, key, value):
@@ -144,17 +145,17 @@ def attend_masked(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention under a mask's kernels, differentiable; the mask is for the lengths and on the device of query and
     key."""
-    not_compiled(GIVEN_BY_CALL)
-    given = _Given(mask)
-    return _attention(query, key, value, given.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
+    refuse_tracing(GIVEN_BY_CALL)
+    of_call = _MaskOfCall(mask)
+    return _attention(query, key, value, of_call.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
 
 
-class _Given:
+class _MaskOfCall:
     """A mask in place of a pattern, for one call. The launches of block lists are kept with the lists."""
 
     def __init__(self, mask: Mask) -> None:
-        self.mask, self.number = mask, number_of(self)
-        self.kept = mask.lists.kept if isinstance(mask, ListMask) else Kept()
+        self.mask, self.number = mask, register(self)
+        self.cache = mask.lists.cache if isinstance(mask, ListMask) else Cache()
 
 
 # ---------------------------------------------------------------------------------------------- the operator
@@ -174,19 +175,19 @@ def _backward(call: Call, pattern: int) -> Backward:
 
 
 def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask], Ready], direction: str) -> Ready:
-    """The launches for a call, which are kept with its pattern or block lists."""
-    owner = numbered(pattern)
+    """The launches for a call, from the cache of its pattern or block lists."""
+    owner = registered(pattern)
 
     def of_mask() -> Ready:
-        return make(owner.mask if isinstance(owner, _Given) else mask_of(owner, call, differentiable))
+        return make(owner.mask if isinstance(owner, _MaskOfCall) else mask_of(owner, call, differentiable))
 
-    return owner.kept.get((direction, differentiable, call), of_mask, call.device)
+    return owner.cache.get((direction, differentiable, call), of_mask, call.device)
 
 
 def _flops(query: Tensor, key: Tensor, pattern: int, _: float) -> int:
-    """Of the products of the pairs that the pattern keeps; of all pairs where lists are given call by call."""
+    """FLOPs of the products of the pairs that the pattern keeps; of all pairs if lists are given call by call."""
     (batch, heads, query_length, head_dim), key_length = query.shape, key.shape[2]
-    owner, pairs = numbered(pattern), query_length * key_length
+    owner, pairs = registered(pattern), query_length * key_length
     if isinstance(owner, Pattern):
         pairs = owner.pairs(query_length, key_length, device=query.device)
     return 4 * batch * heads * head_dim * pairs
@@ -202,8 +203,8 @@ _attention = Attention(
     head_dims=HEAD_DIMS,
     flops=_flops,
     # While a graph is made the number may be open: then there is no pattern to hold.
-    hold=lambda query, key, value, pattern, *_: numbered(pattern) if isinstance(pattern, int) else None,
-    tags=("cudagraph_unsafe",),  # the first call at some lengths makes lists; see `Kept`
+    hold=lambda query, key, value, pattern, *_: registered(pattern) if isinstance(pattern, int) else None,
+    tags=("cudagraph_unsafe",),  # the first call at some lengths makes lists; see `Cache`
     gradient_tags=("nondeterministic_bitwise", "cudagraph_unsafe"),
 )
 

@@ -53,7 +53,7 @@ def choose_kernel(
     shape = pattern.shape(query_length, key_length, device)
     key = "choice", shape, differentiable, grouped
     choose = functools.partial(_choose, pattern, *shape, differentiable, grouped)
-    return pattern.kept.get(key, choose, shape.device)
+    return pattern.cache.get(key, choose, shape.device)
 
 
 def _choose(
@@ -103,14 +103,14 @@ def _is_batch_of_dense(ranges: Ranges | None, query_length: int, key_length: int
 
 
 def rows_of_keys(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`pattern.csr`, kept with the pattern."""
+    """`pattern.csr`, from the pattern's cache."""
     key = "csr", query_length, key_length, device
-    return pattern.kept.get(key, lambda: pattern.csr(query_length, key_length, device=device), device)
+    return pattern.cache.get(key, lambda: pattern.csr(query_length, key_length, device=device), device)
 
 
 def dilation_at(ranges: Ranges, query_length: int, key_length: int) -> int:
-    """The dilation, at most as many classes as there are positions: then each query sees at most its own key, and more
-    classes, which would be empty blocks, change nothing."""
+    """The dilation, but at most the number of positions: with as many classes each query sees at most its own key, and
+    more classes would be empty."""
     return min(ranges.dilation, max(query_length, key_length))
 
 

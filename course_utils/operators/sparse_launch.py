@@ -1,5 +1,5 @@
-"""The launches of kernels/04_sparse_patterns for a call: tiles, grid and arguments. A mask here is what a kernel takes
-for the pattern: numbers, rows, block lists or keys. Its methods make launches and launch nothing."""
+"""The launches of kernels/04_sparse_patterns for a call: tiles, grid and arguments. A mask here is the form in which a
+kernel takes the pattern: numbers, rows, block lists or keys. Its methods return launches and launch nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import OPEN, RawModule, ReadyLaunch
+from course_utils.cuda import PASSED, RawModule, ReadyLaunch
 from course_utils.operators.attention import Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
@@ -37,8 +37,8 @@ MERGED_ROWS = 4  # rows per block of merge_parts
 
 
 class RangeTile(ForwardTile):
-    """Options of range.cu, but for DILATED: those of 03_flash_attention_v2/forward.cu, and every tile that no row sees
-    is skipped."""
+    """Options of range.cu, except DILATED: the options of 03_flash_attention_v2/forward.cu, and tiles that no row sees
+    are skipped."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ class RangeTile(ForwardTile):
 
     @property
     def shared_bytes(self) -> int:
-        """Besides Q, K and V, the first and the last key of each row."""
+        """Q, K and V, and the first and the last key of each row."""
         return super().shared_bytes + 8 * self.block_rows
 
 
@@ -94,9 +94,9 @@ BLOCK_BACKWARD_TILES = {
 
 
 class DenseMask(NamedTuple):
-    """Launches of the dense kernels of chapter 03: blocks of `length` rows are sequences of their own, in a view of
-    the tensors `[B · H, L / length, length, d]`, since a head's rows lie one behind the other. L is a multiple of
-    length, for queries and keys alike, and each head has keys of its own."""
+    """Launches of the dense kernels of chapter 03, with blocks of `length` rows as sequences of their own: the tensors
+    are viewed as `[B · H, L / length, length, d]`. L is a multiple of length, for queries and keys alike, and each head
+    has keys of its own."""
 
     length: int
 
@@ -198,7 +198,7 @@ class ListMask(NamedTuple):
             kernels.get_function("merge_parts"),
             (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
             (32 * MERGED_ROWS,),
-            (OPEN, OPEN, work.split_rows, OPEN, OPEN, call.scalars[0]),
+            (PASSED, PASSED, work.split_rows, PASSED, PASSED, call.scalars[0]),
         )
         return _SplitRows(attend, merge, (work.parts, batch, heads, lists.block, head_dim))
 
@@ -221,12 +221,12 @@ class ListMask(NamedTuple):
 
 
 def _parts(work: Work | Columns) -> object:
-    """What a kernel takes for the results of parts: memory of the call; none where no row or column is split."""
-    return OPEN if work.parts else work.items.new_empty(0, dtype=torch.float32)
+    """The argument for the results of parts: allocated by each call, or empty if no row or column is split."""
+    return PASSED if work.parts else work.items.new_empty(0, dtype=torch.float32)
 
 
 class _SplitRows(NamedTuple):
-    """The launches of block_sparse.cu and of merge_parts. shape: of the parts, made by each call."""
+    """The launches of block_sparse.cu and of merge_parts. shape: of the parts, which each call allocates."""
 
     attend: ReadyLaunch
     merge: ReadyLaunch
@@ -260,7 +260,7 @@ Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 
 
 def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
-    """What the kernel of `choose_kernel` takes for the pattern."""
+    """The mask that the kernel of `choose_kernel` takes for the pattern."""
     (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
     sizes, device = (query_length, key_length), call.device
     chosen = choose_kernel(
@@ -276,7 +276,8 @@ def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
 
 
 def mask_of_ranges(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
-    """What range.cu takes for a pattern whose rows are ranges: five numbers where these say it, else two arrays."""
+    """The mask that range.cu takes for a pattern whose rows are ranges: five numbers if they suffice, else two
+    arrays."""
     if pattern.ranges is not None and dilation_at(pattern.ranges, query_length, key_length) <= MAX_DILATION:
         return RangeMask(pattern.ranges)
     return RowMask(pattern.row_ranges(query_length, key_length, device=device))
@@ -301,20 +302,21 @@ def by_columns(
         kernels.get_function("merge_gradients"),
         (len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads), kv_heads, batch),
         (tile.threads,),
-        (OPEN, columns.split, OPEN, OPEN, np.int32(key_length), np.float32(call.factor)),
+        (PASSED, columns.split, PASSED, PASSED, np.int32(key_length), np.float32(call.factor)),
     )
     return _SplitColumns(dk_dv, merge, (columns.parts, 2, batch, kv_heads, tile.block_cols, head_dim))
 
 
 class _SplitColumns(NamedTuple):
-    """The launches of a kernel of key_columns.cuh and of merge_gradients. shape: of the parts, made by each call."""
+    """The launches of a kernel of key_columns.cuh and of merge_gradients. shape: of the parts, which each call
+    allocates."""
 
     dk_dv: ReadyLaunch
     merge: ReadyLaunch
     shape: tuple[int, ...]
 
     def __call__(self, query: Tensor, *tensors: Tensor) -> None:
-        """With the tensors of a `DkDv`."""
+        """Arguments as for a `DkDv`."""
         parts = query.new_empty(self.shape, dtype=torch.float32)
         self.dk_dv(query, *tensors, parts)
         self.merge(parts, *tensors[-2:])

@@ -13,7 +13,7 @@ from course_utils.operators.tensor_core import BackwardTile
 from course_utils.patterns import BlockLists, Ranges
 
 SLOTS = {64: 512, 128: 256}  # blocks of threads that a large GPU runs at a time, by the size of a block of the lists
-SHORTEST_PART = 1024  # keys, or queries: below, to split a row or a column and merge it again costs more than it saves
+SHORTEST_PART = 1024  # keys, or queries: splitting a shorter row or column, and merging it again, does not pay
 BACKWARD_WARPS = 1056  # that a large GPU runs at a time, of warps with all the registers that a thread can have
 NEAR_MEMORY = 2**25  # bytes: what blocks of a backward pass that run at a time can share in the L2 cache of a large GPU
 
@@ -22,7 +22,7 @@ class Work(NamedTuple):
     """What the blocks of threads of block_sparse.cu do.
 
     items: int32 `[n, 4]`, (block row, first entry of the lists, end entry, part, or -1 for a row in one piece), longest
-    first. split_rows: int32 `[m, 4]`, (block row, first part, end part, 0). parts: how many there are of all rows.
+    first. split_rows: int32 `[m, 4]`, (block row, first part, end part, 0). parts: the number of parts of all rows.
     """
 
     items: Tensor
@@ -33,9 +33,9 @@ class Work(NamedTuple):
 def work_items(lists: BlockLists, heads: int) -> Work:
     """The rows of the lists as pieces of work for `heads` heads (of the whole batch), long rows split evenly.
 
-    A row is split where it would keep one multiprocessor at work while the others are done: where it is longer than
-    an eighth of what each gets, unless most rows are about as long, or there are too few of them to go round. So the
-    parts of all heads take at most some 100 MB, whatever the length, and most patterns have none.
+    A row is split if it would keep one multiprocessor at work while the others are done: if it is longer than an eighth
+    of a multiprocessor's share, unless most rows are about as long, or there are too few rows to go round. So the parts
+    of all heads take at most some 100 MB, whatever the length, and most patterns have no parts.
     """
     counts, share = lists.indptr.diff().long(), len(lists.indices) * heads / SLOTS[lists.block]
     typical = 2 * len(lists.indices) / len(counts)
@@ -47,8 +47,8 @@ def work_items(lists: BlockLists, heads: int) -> Work:
 
 
 def split_evenly(counts: Tensor, limit: int) -> Work:
-    """Rows of so many entries, int64 `[n]`, as pieces of at most `limit` entries, row by row; int64, and the first and
-    the end entry of a piece count from its row's first."""
+    """Cuts rows of `counts` entries, int64 `[n]`, into pieces of at most `limit` entries, row by row. The result is
+    int64, and the first and the end entry of a piece are counted from its row's first."""
     pieces = ((counts + limit - 1) // limit).clamp_(min=1)
     first_piece = pieces.cumsum(0) - pieces
 
@@ -68,7 +68,7 @@ class Columns(NamedTuple):
     """What the blocks of threads of a backward pass do (kernels/include/key_columns.cuh).
 
     items: int32 `[n, 4]`, (tile of keys, first, end, part or -1), where first to end - 1 are queries or entries of the
-    lists. split: int32 `[m, 4]`, (tile of keys, first part, end part, 0). parts: how many there are of all columns.
+    lists. split: int32 `[m, 4]`, (tile of keys, first part, end part, 0). parts: the number of parts of all columns.
     heads: key heads that are worked on side by side.
     """
 
@@ -88,13 +88,13 @@ def columns_of(
     *,
     rows_of_entry: int = 1,
 ) -> Columns:
-    """The columns of tiles of keys, `[n]`, that meet `starts` to `ends - 1`, int32 `[n]`: rows, or entries of so many
-    rows. A column is split where it is longer than an eighth of what a block of threads gets, unless it is at most four
-    times as long as most, or half of what one gets.
+    """The columns of tiles of keys, `[n]`, each with the rows, or entries of `rows_of_entry` rows, from `starts` to
+    `ends - 1`, int32 `[n]`. A column is split if it is longer than an eighth of a block's share of the work, unless it
+    is at most four times as long as most columns, or half of a share.
 
-    Pieces that differ by less than an eighth of what a block of threads gets stay in their order: neighbours read the
-    same queries. Others are sorted, the longest first, so that none of them is left for the end. Heads are side by
-    side as far as the L2 cache has room for the queries that their blocks share.
+    Pieces that differ by less than an eighth of a share stay in their order, because neighbours read the same queries.
+    Others are sorted, the longest first, so that no long piece is left for the end. Heads are worked on side by side as
+    far as the L2 cache has room for the queries that their blocks share.
     """
     (batch, _, query_length, head_dim), kv_heads = query_shape, key_shape[1]
     step = max(1, tile.block_rows // rows_of_entry)  # a tile of queries, in rows; or an entry

@@ -1,6 +1,6 @@
 """What the operators on tensor cores share: dtypes, tiles, the dense kernels, and the two ends of a backward pass.
 
-The kernels of kernels/04_sparse_patterns have the tiles of those of kernels/03_flash_attention_v2, and their backward
+The kernels of kernels/04_sparse_patterns have the tiles of kernels/03_flash_attention_v2, and their backward
 passes begin and end with the same two kernels of backward.cu there. Blocks on the diagonal are dense attention of many
 short sequences, by these kernels themselves.
 """
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import MADE, OPEN, Kernel, RawModule, ReadyLaunch, compiled
+from course_utils.cuda import ALLOCATED, PASSED, Kernel, RawModule, ReadyLaunch, compiled
 from course_utils.emulator import tracing
 from course_utils.operators.attention import Call
 from course_utils.operators.prepare import fitting
@@ -30,7 +30,7 @@ FORWARD, BACKWARD = "03_flash_attention_v2/forward.cu", "03_flash_attention_v2/b
 
 
 def module(file: str, options: tuple[str, ...], dtype: torch.dtype) -> RawModule:
-    """A kernel file, for `read_kernel`, with its options and that of the dtype."""
+    """The module of a kernel file, for `read_kernel`, with these options and the dtype's."""
     return compiled(file, (*options, BF16_OPTION[dtype]))
 
 
@@ -46,7 +46,7 @@ def defines(**sizes: int) -> tuple[str, ...]:
 
 
 def takes_wgmma(device: torch.device) -> bool:
-    """Whether a launch with tensors of this device reaches a Hopper GPU; what is watched runs on the emulator."""
+    """Whether a launch with tensors of this device reaches a Hopper GPU; inside sanitize() or profile() it does not."""
     on_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
     return on_hopper and not tracing.active()
 
@@ -143,12 +143,12 @@ def forward_tile(query_length: int, group: int, head_dim: int, device: torch.dev
 
 
 # query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense; the call has made the last two
-FORWARD_TENSORS = OPEN, OPEN, OPEN, MADE, MADE
+FORWARD_TENSORS = PASSED, PASSED, PASSED, ALLOCATED, ALLOCATED
 
 
 @functools.lru_cache(maxsize=1024)
 def dense_forward(call: Call, is_causal: bool) -> ReadyLaunch:
-    """The launch of forward.cu with `FORWARD_TENSORS`, of which it writes the last two."""
+    """The launch of forward.cu with `FORWARD_TENSORS`; it writes the last two."""
     batch, heads, rows, head_dim = call.query_shape
     group = heads // call.key_shape[1]
     tile = forward_tile(rows, group, head_dim, call.device)
@@ -166,7 +166,7 @@ def dense_forward(call: Call, is_causal: bool) -> ReadyLaunch:
 # ---------------------------------------------------------------------------------------------- backward passes
 
 # query, key, value, the gradient of out, lse, delta; dq_sum, float32 like query; grad_key and grad_value: all dense
-BACKWARD_TENSORS = 9 * (OPEN,)
+BACKWARD_TENSORS = 9 * (PASSED,)
 
 DkDv = Callable[..., None]  # of BACKWARD_TENSORS; writes the last two, and adds to dq_sum
 
@@ -211,7 +211,7 @@ def row_delta(call: Call) -> ReadyLaunch:
         kernel(BACKWARD, tile.options, call.dtype, "backward_delta"),
         (ceil_div(query_length, rows), heads, batch),
         (tile.threads,),
-        (OPEN, OPEN, OPEN, np.int32(query_length)),
+        (PASSED, PASSED, PASSED, np.int32(query_length)),
     )
 
 
@@ -236,5 +236,5 @@ def rounded_dq(call: Call) -> ReadyLaunch:
         kernel(BACKWARD, tile.options, call.dtype, "backward_round_dq"),
         (ceil_div(size, 4 * tile.threads),),
         (tile.threads,),
-        (OPEN, OPEN, np.float32(call.factor), np.int64(size)),
+        (PASSED, PASSED, np.float32(call.factor), np.int64(size)),
     )

@@ -12,7 +12,7 @@ from course_utils.cuda import compiled
 from course_utils.operators.library import operator
 from course_utils.operators.prepare import autocast, dense
 
-MAX_K = 2048  # that of DeepSeek-V3.2, and what the tests cover; the kernel has room for 4096
+MAX_K = 2048  # as in DeepSeek-V3.2, and as far as the tests go; the kernel has room for 4096
 MAX_LENGTH = 2**30
 THREADS_FOR_FEW_ROWS, THREADS = 1024, 512  # with few rows most multiprocessors have one block, or none
 FEW_ROWS = 264
@@ -59,7 +59,7 @@ def _select(logits: Tensor, k: int) -> Tensor:
 
 
 def _checked(logits: Tensor, k: int) -> int:
-    """k, once both fit."""
+    """Checks both arguments; returns k."""
     check_tensor("logits", logits, ("S", "T"), (torch.float32,), may_be_empty=True)
     if logits.shape[1] > MAX_LENGTH:
         raise ValueError(f"logits has {logits.shape[1]} scores per row; it must have at most 2^30")

@@ -3,6 +3,13 @@
 causal: causal, sliding_window, dilated, power_of_two, strided, fixed, streaming, tree
 not causal: full, local, local_2d, block_diagonal, document, global_tokens, random_blocks, bigbird
 from elsewhere: from_mask_mod, from_csr
+
+A pattern's mask is its definition. Which blocks can hold a pair, which keys a row has and how many pairs there are
+(`definition.Definition`) are short cuts to the same, needed only where evaluating all pairs at 128 K tokens would take
+too long. To add a pattern: say in its docstring which end of an interval belongs to it; compare its mask with a slow
+loop written from the paper's words (tests/patterns/test_definitions.py); `test_properties.py` beside it compares lists
+and CSR rows with the mask. A slider for its argument is an entry in widgets/js/masks.js, which a test compares with the
+mask here; its timing one of `PATTERNS` in bench/one_pattern.py.
 """
 
 from course_utils.patterns.causal import (

@@ -12,7 +12,7 @@ from torch import Tensor
 from course_utils.arguments import integer
 from course_utils.patterns.arguments import MAX_LENGTH, integers
 from course_utils.patterns.definition import Blocks, Definition, Mask, Shape, keep
-from course_utils.patterns.pattern import Pattern, made_outside, range_pattern
+from course_utils.patterns.pattern import Pattern, range_pattern, refuse_in_graph
 from course_utils.patterns.ranges import UNBOUNDED, Ranges, define_ranges
 
 
@@ -116,7 +116,7 @@ def tree(parents: Any) -> Pattern:
 
     parents: for each of the L_k tokens the number of an earlier token, or -1 for a root.
     """
-    made_outside("tree()")
+    refuse_in_graph("tree()")
     parent = integers("parents", parents)
     if not len(parent):
         raise ValueError("parents is empty; it must have an entry for each token")

@@ -31,26 +31,26 @@ class Shape(NamedTuple):
 
 class Blocks(NamedTuple):
     """Blocks that can hold a pair: `codes`, int64 `[n]`, row of blocks · blocks of keys + column, ascending, each once;
-    `full`, bool `[n]`: surely all queries see all keys, and all keys exist. Every other block holds no pair."""
+    `full`, bool `[n]`: True only if all queries see all keys, and all keys exist. Every other block holds no pair."""
 
     codes: Tensor
     full: Tensor
 
 
 class RowRanges(NamedTuple):
-    """Query row r sees the keys starts[r] <= j < ends[r]; int32 `[L_q]`, from 0 to L_k, neither of them ever falls."""
+    """Query row r sees the keys starts[r] <= j < ends[r]; int32 `[L_q]`, from 0 to L_k, neither ever decreases."""
 
     starts: Tensor
     ends: Tensor
 
     def by_key(self, L_k: int) -> RowRanges:
-        """The same the other way round: key j is seen by the query rows starts[j] <= r < ends[j], int32 `[L_k]`."""
+        """The same pairs by key: query rows starts[j] <= r < ends[j] see key j, int32 `[L_k]`."""
         keys = torch.arange(L_k, dtype=torch.int32, device=self.starts.device)
         first, end = (torch.searchsorted(edge, keys, right=True, out_int32=True) for edge in (self.ends, self.starts))
         return RowRanges(first, end)
 
     def pairs(self) -> int:
-        """How many pairs these are."""
+        """The number of pairs."""
         return int((self.ends - self.starts).clamp(min=0).sum(dtype=torch.int64))
 
 
@@ -61,7 +61,7 @@ class Definition(NamedTuple):
         blocks: blocks(block) gives the blocks that can hold a pair.
         keys: keys(first, end) gives the pairs of query rows first to end - 1, ordered: (rows, keys), int64 `[n]` each.
         pairs: pairs() gives their number.
-        rows: rows() gives the keys of each query as one range, where all of them are one, and neither end ever falls.
+        rows: rows() gives the keys of each query as one range, if they are one and neither end ever decreases.
         width: the most keys of a row, or more than that; None for L_k.
         shift_invariant: the mask depends on i - j only.
         grain: the mask is the same for all pairs of floor(i / grain) and floor(j / grain).
@@ -81,14 +81,14 @@ class Definition(NamedTuple):
 
 
 def all_blocks(shape: Shape, block: int) -> Blocks:
-    """Every block, none of them surely full."""
+    """Every block, none of them marked full."""
     rows, columns = shape.blocks(block)
     codes = torch.arange(rows * columns, device=shape.device)
     return Blocks(codes, torch.zeros_like(codes, dtype=torch.bool))
 
 
 def unite(*parts: Blocks) -> Blocks:
-    """The blocks of any part; full where a part says so."""
+    """The blocks of all parts; a block is full if it is full in one part."""
     codes, number = torch.unique(torch.cat([part.codes for part in parts]), return_inverse=True)
     full = torch.zeros_like(codes, dtype=torch.bool)
     full[number[torch.cat([part.full for part in parts])]] = True
@@ -96,7 +96,7 @@ def unite(*parts: Blocks) -> Blocks:
 
 
 def intersect(a: Blocks, b: Blocks) -> Blocks:
-    """The blocks of both; full where both say so."""
+    """The blocks that are in both; a block is full if it is full in both."""
     if not len(b.codes):
         return b
     place = torch.searchsorted(b.codes, a.codes).clamp_(max=len(b.codes) - 1)

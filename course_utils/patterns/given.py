@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_utils.patterns.arguments import integers
 from course_utils.patterns.definition import Definition, Shape
-from course_utils.patterns.pattern import Pattern, made_outside
+from course_utils.patterns.pattern import Pattern, refuse_in_graph
 
 _LENGTHS = (131072, 8192, 1024, 256, 64, 16, 4, 1)  # a mask_mod is tried at the largest that its tables take
 _HEADS = [(n, n) for n in range(1, 32)] + [(1, 0), (0, 1), (3, 64), (64, 3)]  # (b, h) that must give what (0, 0) gives
@@ -25,7 +25,7 @@ def from_mask_mod(fn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Pat
     memory is not. Combined by & with a pattern that knows its blocks, fn is evaluated in those only. Tensors that fn
     looks up must lie on the device that it is used on.
     """
-    made_outside("from_mask_mod()")
+    refuse_in_graph("from_mask_mod()")
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}; it must be a function fn(b, h, i, j) -> bool tensor")
     _probe(fn)
@@ -82,7 +82,7 @@ def from_csr(indptr: Any, indices: Any) -> Pattern:
 
     int32 or int64, in any order within a row; a key given twice counts once. A key past L_k is an error.
     """
-    made_outside("from_csr()")
+    refuse_in_graph("from_csr()")
     starts, keys = (
         torch.from_numpy(integers(name, given)) for name, given in (("indptr", indptr), ("indices", indices))
     )

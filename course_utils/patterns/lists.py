@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from course_utils.patterns.arguments import lengths
+from course_utils.patterns.cache import Cache, wait_until_made, wait_until_read
 from course_utils.patterns.definition import (
     Blocks,
     Definition,
@@ -20,7 +21,6 @@ from course_utils.patterns.definition import (
     expand,
     row_chunks,
 )
-from course_utils.patterns.kept import Kept, finished, read
 
 BLOCKS = (64, 128)
 
@@ -64,22 +64,22 @@ class BlockLists:
         return -(-self.L_k // self.block)
 
     @functools.cached_property
-    def kept(self) -> Kept:
-        """What the operators have made of the lists."""
-        return Kept()
+    def cache(self) -> Cache:
+        """The launches that operators have made for these lists."""
+        return Cache()
 
     @functools.cached_property
     def entry_rows(self) -> Tensor:
         """The block of queries of each entry, int32 `[n]`."""
         counts = self.indptr.diff().long()
         rows = torch.arange(self.rows, dtype=torch.int32, device=self.device)
-        return finished(torch.repeat_interleave(rows, counts), self.device)
+        return wait_until_made(torch.repeat_interleave(rows, counts), self.device)
 
     @functools.cached_property
     def _by_key(self) -> tuple[Tensor, Tensor, Tensor]:
         order = torch.argsort(self.indices, stable=True)
         counts = torch.bincount(self.indices, minlength=self.columns)
-        return finished((_starts(counts), self.entry_rows[order], self.bits_index[order]), self.device)
+        return wait_until_made((_starts(counts), self.entry_rows[order], self.bits_index[order]), self.device)
 
     def by_key(self) -> tuple[Tensor, Tensor, Tensor]:
         """The same entries by block of keys: indptr int32 `[columns + 1]`, rows int32 `[n]`, ascending in a column, and
@@ -122,7 +122,7 @@ class BlockLists:
             entry, row, key = dense.nonzero(as_tuple=True)
             _, number = expand(counts[part].flatten().long())
             indices[start[part][entry, row] + number] = (self.indices[part][entry] * block + key).int()
-        return read((indptr, indices), self.device)
+        return wait_until_read((indptr, indices), self.device)
 
     def mask(self) -> Tensor:
         """The dense mask, bool `[L_q, L_k]`."""
@@ -132,7 +132,7 @@ class BlockLists:
         dense[rows[full], columns[full]] = True
         dense[rows[~full], columns[~full]] = unpack(self.bits[self.bits_index[~full].long()])
         flat = dense.transpose(1, 2).reshape(self.rows * self.block, self.columns * self.block)
-        return read(flat[: self.L_q, : self.L_k], self.device)
+        return wait_until_read(flat[: self.L_q, : self.L_k], self.device)
 
     # ---- FlexAttention
 
@@ -196,7 +196,7 @@ class BlockLists:
             mask_mod=mask_mod or self._bits_mask_mod(),
             seq_lengths=(self.L_q, self.L_k),
         )
-        return read(block_mask, self.device)
+        return wait_until_read(block_mask, self.device)
 
     def _dense_lists(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = self.entry_rows[chosen].long(), self.indices[chosen]
@@ -280,7 +280,7 @@ def build(definition: Definition, shape: Shape, block: int) -> BlockLists:
 
 
 def from_blocks(blocks: Blocks, definition: Definition, shape: Shape, block: int) -> BlockLists:
-    """The lists, from blocks that can hold a pair; the mask decides those that are not surely full."""
+    """The lists, from blocks that can hold a pair; the mask decides about blocks that are not marked full."""
     unsure = (~blocks.full).nonzero()[:, 0]
     codes, number = blocks.codes[unsure], None
     if definition.shift_invariant:
@@ -310,7 +310,7 @@ def _evaluate(codes: Tensor, definition: Definition, shape: Shape, block: int) -
     inside = torch.arange(block, dtype=torch.int32, device=shape.device)
     query = ((codes // columns).int() * block)[:, None] + inside
     key = ((codes % columns).int() * block)[:, None] + inside
-    # The mask is asked about queries and keys that exist only: its tables may end there.
+    # The mask is called only for queries and keys that exist, because its tables may end there.
     i, j = query.clamp(max=shape.L_q - 1) + shape.shift, key.clamp(max=shape.L_k - 1)
     grain = math.gcd(definition.grain, block, shape.shift)
     cells = definition.mask(i[:, ::grain, None], j[:, None, ::grain]).expand(len(codes), block // grain, block // grain)

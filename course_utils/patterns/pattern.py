@@ -13,8 +13,9 @@ from torch import Tensor
 
 from course_utils.arguments import integer
 from course_utils.patterns.arguments import lengths
+from course_utils.patterns.cache import Cache, wait_until_read
 from course_utils.patterns.definition import Definition, Mask, RowRanges, Shape, both, either, row_chunks
-from course_utils.patterns.kept import Kept, not_compiled, not_faked, number_of, read
+from course_utils.patterns.graphs import refuse_fake_tensors, refuse_tracing, register
 from course_utils.patterns.lists import BLOCKS, BlockLists, build
 from course_utils.patterns.ranges import Ranges, define_ranges
 
@@ -28,15 +29,15 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 SAMPLED_ROWS = 33
 
 
-def made_outside(name: str) -> None:
-    """Raises RuntimeError where a compiler traces the making of this pattern, or its tensors would be fake. To be asked
-    before anything that a compiler cannot trace, such as a look at the numbers of a list: of that it would complain in
-    words of its own."""
-    not_compiled(
+def refuse_in_graph(name: str) -> None:
+    """Raises RuntimeError where a compiler traces the making of this pattern, or its tensors would be fake. Call it
+    before anything that a compiler cannot trace, such as reading the numbers of a list; else torch's own error comes
+    first."""
+    refuse_tracing(
         f"{name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a global, an "
         "argument or an attribute of the module"
     )
-    not_faked(f"{name} is made")
+    refuse_fake_tensors(f"{name} is made")
 
 
 class Pattern:
@@ -50,9 +51,9 @@ class Pattern:
         kind, parameters: the name of the function that made it, and its arguments; "and" or "or" with {"parts": (a, b)}
             for a combination.
         name: both as text, "sliding_window(window=64)".
-        ranges: its keys as `Ranges`, five numbers, or None where these do not say it.
+        ranges: its keys as `Ranges`, or None if five numbers do not describe them.
         number: by which a compiled graph names it.
-        kept: what was made of it for each of its last lengths and devices, here and by the operators.
+        cache: its lists, and the operators' launches, for the last lengths and devices.
     """
 
     def __init__(
@@ -66,25 +67,25 @@ class Pattern:
         mask: Mask | None = None,
         bound: tuple[int, int] | None = None,
     ) -> None:
-        """define: the pattern at given lengths; mask: the same mask for any lengths, None where there is no such one;
-        bound: the only lengths (L_q, L_k) that it is for."""
+        """define: the pattern at given lengths; mask: its mask if that is the same for all lengths, else None; bound:
+        the only lengths (L_q, L_k) that it is for."""
         self.kind, self.parameters, self.ranges = kind, dict(parameters), ranges
         self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
         self._define, self._mask, self._bound = define, mask, bound
-        made_outside(self.name)
-        self.number = number_of(self)
-        self.kept = Kept()
+        refuse_in_graph(self.name)
+        self.number = register(self)
+        self.cache = Cache()
 
     def __copy__(self) -> Pattern:
-        """Itself, which never changes: a copied module has the same pattern, with its number and lists."""
+        """The pattern itself, because it never changes: a copied module has the same pattern, number and lists."""
         return self
 
     def __deepcopy__(self, _: Any) -> Pattern:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle, the call that made it: it comes back without its lists, and with a number of that process. A
-        function given to `from_mask_mod` must be one that pickle finds by its name: no lambda, no inner function."""
+        """Pickles the call that made the pattern, which comes back without lists and with a new number. Pickle must
+        find a function given to `from_mask_mod` by its name: no lambda, no inner function."""
         if "parts" in self.parameters:
             return _made_again, (operator.and_ if self.kind == "and" else operator.or_, self.parameters, self._bound)
         return _made_again, (getattr(sys.modules[__package__], self.kind), self.parameters, self._bound)
@@ -98,9 +99,9 @@ class Pattern:
     def mask_mod(self) -> MaskMod:
         """mask_mod(b, h, i, j): bool, whether the query at POSITION i sees key j; b and h are not looked at.
 
-        i and j are integer tensors that broadcast. torch.compile and vmap can trace it. Some patterns are another
-        function for other lengths: `at(L_q, L_k).mask_mod` is theirs; without `at`, j must be the whole axis 0 …
-        L_k - 1, and the number of queries that of the keys.
+        i and j are integer tensors that broadcast. torch.compile and vmap can trace it. If the mask depends on
+        the lengths, take `at(L_q, L_k).mask_mod`; without `at`, j must be the whole axis 0 … L_k - 1, and there must be
+        as many queries as keys.
         """
         mask = self._mask or self._mask_of_axis
 
@@ -119,7 +120,7 @@ class Pattern:
             raise ValueError(
                 f"the mask of {self.name} depends on the lengths, which these indices do not tell; use at(L_q, L_k)"
             )
-        return read(self._definition(lengths(length, length, j.device)).mask(i, j), j.device)
+        return wait_until_read(self._definition(lengths(length, length, j.device)).mask(i, j), j.device)
 
     def flex_mask_mod(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> MaskMod:
         """The mask for FlexAttention, whose q_idx counts queries from 0; what it looks up lies on `device`."""
@@ -136,7 +137,8 @@ class Pattern:
         shape = self.shape(L_q, L_k, device)
         i = torch.arange(shape.shift, shape.L_k, dtype=torch.int32, device=shape.device)[:, None]
         j = torch.arange(shape.L_k, dtype=torch.int32, device=shape.device)[None, :]
-        return read(self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous(), shape.device)
+        mask = self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous()
+        return wait_until_read(mask, shape.device)
 
     def at(self, L_q: int, L_k: int | None = None) -> Pattern:
         """The same pattern for these lengths only. Its mask_mod still takes positions."""
@@ -156,22 +158,22 @@ class Pattern:
     def block_lists(
         self, L_q: int, L_k: int | None = None, *, block: int = 64, device: torch.device | str = "cpu"
     ) -> BlockLists:
-        """The blocks of `block` (64 or 128) queries and keys that hold a pair; kept, and not to be changed."""
+        """The blocks of `block` (64 or 128) queries and keys that hold a pair. They are cached: do not change them."""
         shape = self.shape(L_q, L_k, device)
         if isinstance(block, bool) or block not in BLOCKS:
             raise ValueError(f"block is {block!r}; it must be 64 or 128")
         return self._cached(shape, block, lambda: build(self._definition(shape), shape, block))
 
     def row_ranges(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> RowRanges | None:
-        """Where each query's keys start and end, int32 `[L_q]` each, as of documents; None where the keys of a query
-        are not one range (sinks and a window, dilation), or not known to be. Kept, and not to be changed."""
+        """Where each query's keys start and end, int32 `[L_q]` each, as of documents; None if the keys of a query
+        are not one range (sinks and a window, dilation), or not known to be. Cached: do not change them."""
         shape = self.shape(L_q, L_k, device)
         rows = self._definition(shape).rows
         return self._cached(shape, "rows", rows) if rows else None
 
     def csr(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The keys of each query: indptr int64 `[L_q + 1]`, and indices int32 `[pairs]`, ascending in a row."""
-        not_faked("the keys of each query are listed")
+        refuse_fake_tensors("the keys of each query are listed")
         shape = self.shape(L_q, L_k, device)
         definition = self._definition(shape)
         if not definition.keys:
@@ -181,7 +183,7 @@ class Pattern:
         for rows, keys in row_chunks(definition, shape):
             counts += torch.bincount(rows, minlength=shape.L_q)
             found.append(keys.int())
-        return read((torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)), shape.device)
+        return wait_until_read((torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)), shape.device)
 
     def pairs(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> int:
         """The number of pairs (query, key) that are kept, per head; counted on `device`."""
@@ -206,8 +208,8 @@ class Pattern:
     ) -> tuple[int, int]:
         """The numbers of pairs that are kept and of blocks that hold one.
 
-        Of a pattern that is known key by key, as `strided` is, estimates from 33 rows of blocks: its block lists can
-        be much larger than its keys, and are not built for this.
+        For a pattern that lists its keys, as `strided` does, both are estimated from 33 rows of blocks: its block lists
+        can be much larger than its keys, and are not built for this.
         """
         shape = self.shape(L_q, L_k, device)
         definition = self._definition(shape)
@@ -259,7 +261,7 @@ class Pattern:
         return self._cached(shape, "definition", lambda: self._define(shape))
 
     def _cached(self, shape: Shape, what: Any, make: Callable[[], Any]) -> Any:
-        return self.kept.get((shape, what), make, shape.device)
+        return self.cache.get((shape, what), make, shape.device)
 
 
 def _made_again(function: Callable[..., Pattern], parameters: dict[str, Any], bound: tuple[int, int] | None) -> Pattern:
@@ -276,7 +278,7 @@ def range_pattern(
     define: Define | None = None,
     bound: tuple[int, int] | None = None,
 ) -> Pattern:
-    """The pattern of some ranges. define: the same, with more short cuts; bound: as of a Pattern."""
+    """The pattern of some ranges. define: the same pattern with more short cuts; bound: as for a Pattern."""
     mask = define_ranges(ranges, Shape(1, 1, torch.device("cpu"))).mask
     define = define or (lambda shape: define_ranges(ranges, shape))
     return Pattern(kind, parameters, define, name=name, ranges=ranges, mask=mask, bound=bound)

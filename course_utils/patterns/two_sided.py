@@ -21,7 +21,7 @@ from course_utils.patterns.definition import (
     span_blocks,
     unite,
 )
-from course_utils.patterns.pattern import Pattern, made_outside, range_pattern
+from course_utils.patterns.pattern import Pattern, range_pattern, refuse_in_graph
 from course_utils.patterns.ranges import Ranges
 
 
@@ -87,7 +87,7 @@ def document(lengths: Any) -> Pattern:
     A row is a range of keys, from the start of its document to the end: two arrays of L_q numbers, and no lists. The
     same holds for `document(...) & causal()`, and with a window in place of `causal()`.
     """
-    made_outside("document()")
+    refuse_in_graph("document()")
     sizes = integers("lengths", lengths)
     if not len(sizes):
         raise ValueError("lengths is empty; it must have the length of at least one document")
@@ -127,7 +127,7 @@ def document(lengths: Any) -> Pattern:
 
 def global_tokens(positions: Any) -> Pattern:
     """Longformer's global tokens, both ways: i or j is one of `positions`. Those past the last key have no effect."""
-    made_outside("global_tokens()")
+    refuse_in_graph("global_tokens()")
     chosen = np.unique(integers("positions", positions))
     if not len(chosen):
         raise ValueError("positions is empty; it must have at least one position")

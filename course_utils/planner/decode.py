@@ -92,7 +92,7 @@ def decode(planned: Plan) -> Decode:
 
 
 def _in_pairs(device: Device, blocks: int) -> bool:
-    """Whether two blocks share a multiprocessor: where there are blocks for all of them, they are smaller."""
+    """Whether two blocks share a multiprocessor: if there are blocks for all multiprocessors, blocks are smaller."""
     return blocks >= device.multiprocessors and device.capability in TWO_SHARE
 
 
@@ -112,7 +112,7 @@ def _record() -> Measurement:
 
 
 def _bytes(row: Row) -> int:
-    """Of K and V of a recorded cache."""
+    """Bytes of K and V of a recorded cache."""
     return round(row["us"] * row["tb_per_s"] * 1e6)
 
 

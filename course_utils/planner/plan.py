@@ -1,13 +1,12 @@
 """Which attention fits on a device, how fast it can be at best, and what to try next.
 
-Everything here is of the forward pass of one attention layer at prefill (as many queries as keys; `decode` has the
-other case): what its tensors take,
-each whole in device memory at once, and the time floors of `costs` at the datasheet's rates. Weights, optimiser states,
-other layers and the allocator's own needs come on top. A floor is no promise: kernels take a multiple of it. But what
-has a floor above a target cannot meet it.
+A plan is about the forward pass of one attention layer at prefill (as many queries as keys; `decode` has the other
+case): the memory of its tensors, all in device memory at once, and the time floors of `costs` at the datasheet's rates.
+Weights, optimiser states, other layers and the allocator's own needs come on top. A floor is no promise: kernels take a
+multiple of it. But a method whose floor is above a target cannot meet it.
 
-Dense, flash and sparse are of the sizes asked for. MLA and DSA are of DeepSeek-V3.2's own (128 heads, latents of
-512 + 64 in bf16, index heads of 128 in FP8), whatever the others have: they need a model that was trained with them.
+Dense, flash and sparse have the sizes of the setting. MLA and DSA always have DeepSeek-V3.2's sizes (128 heads, latents
+of 512 + 64 in bf16, index heads of 128 in FP8), because they need a model that was trained with them.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ class Method:
         parts: what is in device memory at once.
         flops: FLOPs that it carries out.
         least_bytes: bytes that it must move through device memory.
-        arithmetic_seconds, memory_seconds: the two floors; of several kernels one after the other, sums over those
-            whose floor it is.
+        arithmetic_seconds, memory_seconds: the two floors; for several kernels one after the other, the sums over the
+            kernels whose floor it is.
         seconds: the time floor.
         bound: "arithmetic" or "memory": which floor that is, or most of it.
         capacity: the device's memory in bytes.
@@ -98,7 +97,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Setting:
-    """What is asked for: sizes of one attention layer, and where it runs. `plan` says what the names mean."""
+    """The sizes of one attention layer, and the device it runs on. `plan` says what the names mean."""
 
     length: int
     batch: int

@@ -86,7 +86,7 @@ def actual(workload: Workload, candidate: Candidate) -> tuple[float, float] | No
 
 
 def workloads(count: int, seed: int) -> tuple[Workload, ...]:
-    """So many, the same for the same seed."""
+    """`count` workloads, the same for the same seed."""
     draw, found = random.Random(seed), []
     while len(found) < count:
         if (one := _drawn(draw)) is not None:
@@ -95,7 +95,7 @@ def workloads(count: int, seed: int) -> tuple[Workload, ...]:
 
 
 def _drawn(draw: random.Random) -> Workload | None:
-    """A workload, or None where a figure lies too near to a limit for a prediction to decide."""
+    """A random workload; None if a figure lies too near to a limit for a prediction to decide."""
     length = draw.choice(sorted({length for _, length in _recorded()}))
     speed = 2 ** draw.uniform(-1, 1)
     fused, windows = NAMES[1:4], NAMES[4:]
@@ -117,8 +117,8 @@ def _drawn(draw: random.Random) -> Workload | None:
 
 
 def _measured(name: str, length: int, speed: float, draw: random.Random) -> Candidate:
-    """As it was tried: a short workload as it is, of a longer one a half or a quarter; what ran out of memory, at the
-    longest length where it ran."""
+    """A candidate measured at the workload's length, or for a long one at a half or a quarter of it; a candidate that
+    ran out of memory there, at the longest length where it ran."""
     tried = min(length, max(LONGEST_TRIED, length // draw.choice((2, 4))))
     at = max(one for other, one in _recorded() if other == name and one <= tried)
     found = _recorded()[name, at]

@@ -1,4 +1,8 @@
-"""Pictures, a module or a folder for each chapter, and the one look that they share."""
+"""Pictures, a module or a folder for each chapter, and the one look that they share.
+
+A picture is a function that returns a matplotlib figure, with colours and sizes from `look`. tests/plots/ draws it. The
+cell that shows it has a description in its metadata: `"alt": "..."`.
+"""
 
 from course_utils.plots.attention_basics import (
     added_by_shuffles,

@@ -1,4 +1,4 @@
-"""Which cells of a chapter are folded: code that nobody edits and hardly anybody reads, while what it shows stands."""
+"""Which cells of a chapter are folded: code that few readers read or edit. What the cell shows stays visible."""
 
 from __future__ import annotations
 

@@ -45,28 +45,28 @@ class Reading:
 
     @property
     def text_minutes(self) -> float:
-        """Of text, code and puzzles."""
+        """Minutes for text, code and puzzles."""
         reading = self.words / WORDS_PER_MINUTE + self.lines * SECONDS_PER_LINE / 60
         return reading + self.puzzles * MINUTES_PER_PUZZLE
 
     @property
     def question_minutes(self) -> float:
-        """Of the questions that are judged, with their explanations."""
+        """Minutes for the questions that are judged, with their explanations."""
         return self.question_words / WORDS_PER_MINUTE + self.questions * MINUTES_PER_QUESTION
 
     @property
     def minutes(self) -> float:
-        """Of all."""
+        """Minutes for everything."""
         return self.text_minutes + self.question_minutes
 
 
 def stated(minutes: float) -> int:
-    """Minutes as they are stated: rounded to a multiple of `STEP`."""
+    """Minutes as a page states them: rounded to a multiple of `STEP`."""
     return STEP * round(minutes / STEP)
 
 
 def hours(minutes: float) -> str:
-    """Minutes of a path as they are stated: "3 h 25 min"."""
+    """Minutes of a path as a page states them: "3 h 25 min"."""
     whole, rest = divmod(stated(minutes), 60)
     return " ".join([f"{whole} h"] * bool(whole) + [f"{rest} min"] * bool(rest))
 
@@ -134,7 +134,7 @@ def _read(section: Section) -> Reading:
 
 
 _SHOWS = re.compile(r"\bshow\.(?:source|passage|difference|mistake)\(")
-# What is folded is no more read than code that is; but who has thought about a question opens its answer.
+# Folded text is not read, nor is folded code; but the answer to a question is opened by whoever thought about it.
 _FOLDED = re.compile(r"(?s)<details><summary>(?!Answer)(.*?)</summary>.*?</details>")
 
 

@@ -13,7 +13,7 @@ import nbformat
 from course_utils.reading.names import CellNames, names_of
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAD = "0"  # what stands above the first section, the imports among it; whoever reads a section runs this first
+HEAD = "0"  # the cells above the first section, the imports among them; a reader of any section runs these first
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Where the course states reading times, paths and what a section needs: what stands there, and what should.
+"""The places where the course states reading times, paths and what a section needs: what they say, and what is counted.
 
-`python -m course_utils reading --write` puts in what should; tests/reading/test_stated.py holds the pages against it.
+`python -m course_utils reading --write` writes the counted figures; tests/reading/test_stated.py checks the pages.
 A text says which chapter and sections it means in one of these forms, and the number of minutes is put in:
 
     **Time** 100 minutes                                       in a chapter: all of it, with its questions
@@ -162,7 +162,7 @@ def with_paths(text: str) -> str:
 
 
 def write(root: Path = ROOT) -> list[Path]:
-    """Puts what is counted into all pages and chapters of a checkout; returns those that changed."""
+    """Writes the counted figures into all pages and chapters of a checkout; returns the files that changed."""
     changed = [root / page for page in (README, TEACHING) if _rewrite(root / page, with_times)]
     for one in CHAPTERS:
         path = chapter_path(one.slug, root)

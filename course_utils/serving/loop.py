@@ -1,13 +1,13 @@
-"""Continuous batching: each step serves whoever is there, and nobody waits for the slowest of a batch.
+"""Continuous batching: each step serves the requests that are there, and none waits for the slowest of a batch.
 
-A step is one call of the model. Who decodes brings one token; who is new brings a chunk of the prompt, as far as the
-step's budget of prompt tokens goes. When the pages run out, the request that came last gives its own back and waits in
-front again (`preempted`); later its prompt and what it has said are computed anew. That is simpler than to keep the
-pages on the CPU, and gives the same bits, since the model's do not depend on the chunks (`serving.model`).
+A step is one call of the model. A request in decoding brings one token; a new one brings a chunk of its prompt, as far
+as the step's budget of prompt tokens goes. When the pages run out, the request that came last gives its own back and
+waits in front again (`preempted`); later its prompt and what it has said are computed anew. That is simpler than to
+keep the pages on the CPU, and gives the same bits, since the model's do not depend on the chunks (`serving.model`).
 
 First come, first served: a request is admitted only when every earlier one is, and gives way only to earlier ones. So
 the oldest unfinished request is never preempted, and every step computes at least one token of it: it ends, and then
-the next one is the oldest. Nobody starves.
+the next one is the oldest. No request starves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class Request:
-    """What a user asks for: so many tokens after a prompt. The rest is the loop's.
+    """What a user asks for: so many tokens after a prompt. The other fields are the loop's.
 
     number: who came first has the lowest. said: the new tokens so far. sequence: its number in the cache; None while it
     waits, and once it has left. preemptions: how often it gave its pages back. cancelled: before its end.
@@ -53,18 +53,19 @@ class Request:
 
     @property
     def finished(self) -> bool:
-        """All tokens are said."""
+        """Whether it has all its tokens."""
         return len(self.said) == self.new_tokens
 
     @property
     def ended(self) -> bool:
-        """It says no more."""
+        """Whether it gets no more tokens."""
         return self.finished or self.cancelled
 
 
 class Step(NamedTuple):
-    """What a step has done. batch: of each request its number and how many tokens were computed; admitted, preempted,
-    finished: numbers of requests. waiting: how many do. usage: of the cache while the step ran."""
+    """What a step has done. batch: the number of each request, and how many of its tokens were computed; admitted,
+    preempted, finished: numbers of requests; waiting: how many requests wait; usage: of the cache while the step
+    ran."""
 
     batch: list[tuple[int, int]]
     admitted: list[int]
@@ -101,11 +102,11 @@ class Loop:
         self.chunk = integer("chunk", chunk, 1)
         self.capacity = cache.free_pages * cache.page_size  # tokens of one request, if it is alone
         self.reserve = None if reserve is None else integer("reserve", reserve, 1, self.capacity)
-        self.requests: list[Request] = []  # all that ever came, and in the same order those who wait or are served
+        self.requests: list[Request] = []  # all that ever came; waiting and running have them in the same order
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.history: list[Step] = []
-        self._of_others: set[int] | None = None  # sequences, where a change has not come to its end
+        self._foreign: set[int] | None = None  # sequences that are not the loop's, while a change is under way
 
     # ------------------------------------------------------------------------------------------ from outside
 
@@ -126,50 +127,51 @@ class Loop:
         return request
 
     def cancel(self, request: Request) -> None:
-        """Ends a request, wherever it is; its pages are free again. What it has said stays. Nothing happens to one that
-        has finished. After an interrupt it is as after one of `step`, and the request may be there still."""
-        self._whole_or_anew(partial(self._cancel, request))
+        """Ends a request, wherever it is; its pages are free again. The tokens it has stay. Nothing happens to a
+        finished request. An interrupt has the effect that it has in `step`, and the request may still be there."""
+        self._all_or_restart(partial(self._cancel, request))
 
     def run(self) -> None:
-        """Steps until nobody is left."""
-        self._mend()
+        """Steps until no request is left."""
+        self._restart_if_broken()
         while self.waiting or self.running:
             self.step()
 
     # ------------------------------------------------------------------------------------------ a step
 
     def step(self) -> Step:
-        """One call of the model for all who are served now; what it has done. After an error or an interrupt all who
-        have not finished wait again, in their order, and have no pages; if a second interrupt comes while that is
-        arranged, from the next call on."""
-        return self._whole_or_anew(self._step)
+        """One call of the model for all requests that are served now; returns what it did. After an error or an
+        interrupt all unfinished requests wait again, in their order, without pages; if a second interrupt comes
+        meanwhile, they do so from the next call on."""
+        return self._all_or_restart(self._step)
 
-    def _whole_or_anew(self, change: Callable[[], Result]) -> Result:
-        """The change is made to its end, or all begin anew."""
-        self._mend()
-        self._of_others = set(self.cache.sequences) - {request.sequence for request in self.running}
+    def _all_or_restart(self, change: Callable[[], Result]) -> Result:
+        """Makes the whole change, or else restarts all unfinished requests."""
+        self._restart_if_broken()
+        self._foreign = set(self.cache.sequences) - {request.sequence for request in self.running}
         try:
             result = change()
         except BaseException:
-            self._mend()
+            self._restart_if_broken()
             raise
-        self._of_others = None
+        self._foreign = None
         return result
 
-    def _mend(self) -> None:
-        """Lets all begin anew after a change that stopped in the middle: nobody knows which keys are written, nor who
-        has which page. Where this is interrupted, too, the next call does it again, from its start."""
-        if self._of_others is None:
+    def _restart_if_broken(self) -> None:
+        """Restarts all unfinished requests after a change that stopped in the middle, because it is unknown which keys
+        are written and which sequence has which page. If this is interrupted, too, the next call does it again from its
+        start."""
+        if self._foreign is None:
             return
         self.cache.recount()
-        for sequence in set(self.cache.sequences) - self._of_others:  # one may be in nobody's hands yet
+        for sequence in set(self.cache.sequences) - self._foreign:  # also one that no request has yet
             self.cache.free(sequence)
         for request in self.requests:
             if request.sequence is not None:
                 request.sequence = None
                 request.preemptions += 1
         self.running, self.waiting = [], [request for request in self.requests if not request.ended]
-        self._of_others = None
+        self._foreign = None
 
     def _step(self) -> Step:
         admitted = self._admit()
@@ -178,7 +180,7 @@ class Loop:
         budget = self.chunk
         for request in list(self.running):  # the oldest first
             if request not in self.running:
-                continue  # it has just given way
+                continue  # it has just been preempted
             done = self.cache.length(request.sequence)
             missing = request.length - done
             count = 1 if missing == 1 else min(missing, budget)
@@ -193,39 +195,40 @@ class Loop:
         return step
 
     def _admit(self) -> list[int]:
-        """The first who wait, in their order, as long as there is room for the tokens of all who are served and for a
-        page more of each: else the last would soon have to go again."""
+        """Admits waiting requests in order, as long as there is room for the tokens of all requests that are served and
+        one page more for each: else the last would soon be preempted."""
         admitted = []
         while self.waiting and (self.most is None or len(self.running) < self.most):
             request = self.waiting[0]
-            if self.running and sum(map(self._owed, [*self.running, request])) > self.cache.free_pages:
+            if self.running and sum(map(self._missing_pages, [*self.running, request])) > self.cache.free_pages:
                 break
             request.sequence = self.cache.allocate(self.reserve or 0)
             self.running.append(self.waiting.pop(0))
             admitted.append(request.number)
         return admitted
 
-    def _owed(self, request: Request) -> int:
-        """Pages that a request will take soon."""
+    def _missing_pages(self, request: Request) -> int:
+        """The pages that a request will still take."""
         held = 0 if request.sequence is None else len(self.cache.pages_of(request.sequence))
         tokens = self.reserve or request.length + self.cache.page_size
         return max(ceil_div(tokens, self.cache.page_size) - held, 0)
 
     def _make_room(self, request: Request, count: int, preempted: list[int]) -> bool:
-        """Extends a request's sequence; who came later gives way, the last first. False if it gave way itself."""
+        """Extends a request's sequence. Requests that came later are preempted for it, the last first. False if it was
+        preempted itself."""
         while True:
             try:
                 self.cache.extend(request.sequence, count)
                 return True
             except CacheFull:
                 if self.running == [request]:
-                    raise  # somebody else has taken pages
+                    raise  # pages were taken outside of the loop
                 preempted.append(self._preempt())
                 if request not in self.running:
                     return False
 
     def _preempt(self) -> int:
-        """Sends the last who is served back to wait, before all others there, who came later; its number."""
+        """Sends the last request that is served back to the head of the queue; returns its number."""
         last = self.running.pop()
         self._leave(last)
         last.preemptions += 1
@@ -233,7 +236,8 @@ class Loop:
         return last.number
 
     def _compute(self, batch: list[tuple[Request, list[int]]]) -> list[int]:
-        """Calls the model. Who has come to the end of its tokens says the next; who has said all leaves."""
+        """Calls the model. A request at the end of its tokens gets the next one; a request with all its tokens
+        leaves."""
         found = self.next_tokens(self.cache, [(r.sequence, tokens) for r, tokens in batch]) if batch else []
         finished = []
         for (request, _), token in zip(batch, found, strict=True):

@@ -91,13 +91,13 @@ def as_tokens(text: str) -> list[int]:
 
 
 def as_text(tokens: Sequence[int]) -> str:
-    """The text of bytes; those that are none become �."""
+    """The text of these bytes; bytes that are not UTF-8 become �."""
     return bytes(tokens).decode(errors="replace")
 
 
 @functools.cache
 def rope_angles(device: str = "cpu") -> RopeTable:
-    """Of every position: pair i of a head turns by `ROPE_THETA^(-2i/d)` a token."""
+    """Cosine and sine for every position: pair i of a head turns by `ROPE_THETA^(-2i/d)` a token."""
     frequencies = ROPE_THETA ** (-torch.arange(0, HEAD_DIM, 2, dtype=torch.float64) / HEAD_DIM)
     angles = torch.arange(LONGEST)[:, None] * frequencies
     return RopeTable(angles.cos().float().to(device), angles.sin().float().to(device))
@@ -176,8 +176,8 @@ class Model:
     def step(self, cache: PagedCache, batch: Sequence[tuple[int, Sequence[int]]]) -> Tensor:
         """Takes the next tokens of some sequences.
 
-        batch: of each sequence its number in the cache, and its new tokens, whose places `cache.extend` has taken; one
-            token where it is decoded, a chunk of the prompt before that. Their keys and values are written.
+        batch: the number of each sequence in the cache, and its new tokens, whose places `cache.extend` has taken: one
+            token in decoding, a chunk of the prompt before that. Their keys and values are written.
 
         Returns float32 `[len(batch), VOCABULARY]`: for each sequence the logits of the token after its last one.
         """
@@ -202,7 +202,7 @@ class Model:
         return self._linear(self._norm(x[rows.last]), "embed").float()
 
     def next_tokens(self, cache: PagedCache, batch: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
-        """A `step`, and of each sequence the token with the largest logit."""
+        """Runs a `step`; returns the token with the largest logit of each sequence."""
         return self.step(cache, batch).argmax(dim=-1).tolist()
 
     def _looked_up(self, tokens: Tensor) -> Tensor:
@@ -221,8 +221,8 @@ class Model:
 
 
 class _Rows(NamedTuple):
-    """A batch as the kernel takes it. A row of the block table is up to `width` tokens of a sequence; where it has
-    fewer, queries that nobody reads stand before them. width: what fills a tile, so that one kernel serves all."""
+    """A batch as the kernel takes it. A row of the block table is up to `width` tokens of a sequence; if it has
+    fewer, unused queries stand before them. width: as many as fill a tile, so that one kernel serves all."""
 
     tokens: Tensor  # [T], and so are positions, slots (in the cache) and places (among all rows' queries)
     positions: Tensor

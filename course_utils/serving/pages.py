@@ -1,8 +1,8 @@
 """A cache of keys and values in pages of a fixed size, which sequences take as they grow and may share.
 
-PagedAttention (arXiv 2309.06180, §4): of each sequence a list says which pages hold its tokens, in order. A page counts
-the sequences that use it. A fork shares all pages; who then writes into a shared one gets a copy first. What does not
-fit raises `CacheFull`, and nothing has changed.
+PagedAttention (arXiv 2309.06180, §4): each sequence lists the pages that hold its tokens, in order. A page counts
+the sequences that use it. A fork shares all pages; a sequence that writes into a shared page gets a copy of it first.
+If too few pages are free, `CacheFull` is raised, and nothing has changed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ E4M3_MAX = torch.finfo(E4M3).max
 
 
 class CacheFull(RuntimeError):
-    """There are fewer free pages than it takes. The cache is as it was."""
+    """Fewer pages are free than needed. The cache is unchanged."""
 
 
 class Usage(NamedTuple):
     """What the pages are used for.
 
-    taken: pages that some sequence has, of all `pages`. shared: those that several have. tokens: of all sequences
-    together. filled: rows of the taken pages that hold a token; less than `tokens` where pages are shared.
+    taken: pages that some sequence has, of all `pages`. shared: pages that several sequences have. tokens: of all
+    sequences together. filled: rows of the taken pages that hold a token; less than `tokens` if pages are shared.
     """
 
     pages: int
@@ -54,7 +54,7 @@ class PagedCache:
     Args:
         pages: how many there are.
         page_size: tokens of a page, from 1 to 256.
-        layers: of the model. 0: the cache only keeps the books, and has no memory for keys and values.
+        layers: of the model. 0: the cache only counts pages, and has no memory for keys and values.
         kv_heads, head_dim: of a layer.
         dtype: float16 or bfloat16; with scales it is float8_e4m3fn, whatever this says.
         device: where keys, values and tables are.
@@ -102,7 +102,7 @@ class PagedCache:
 
     @property
     def free_pages(self) -> int:
-        """Pages that nobody has."""
+        """Pages that no sequence has."""
         return len(self._free)
 
     @property
@@ -154,7 +154,7 @@ class PagedCache:
         return self._new(held, tokens)
 
     def free(self, sequence: int) -> None:
-        """Ends a sequence. Its pages are free again, but for those that others have, too."""
+        """Ends a sequence. Its pages are free again, except those that other sequences have, too."""
         for page in reversed(self._known(sequence)):
             self._give_back(page)
         del self._held[sequence], self._lengths[sequence]
@@ -194,8 +194,8 @@ class PagedCache:
             self.write(layer, slots, key[layer], value[layer])
 
     def recount(self) -> None:
-        """Counts users and free pages anew, from what the sequences have: after an interrupt in the middle of a change
-        of these. Of a sequence that it was about to make or to end nothing is left."""
+        """Counts users and free pages anew from the sequences' lists, after an interrupt in the middle of a change. A
+        sequence that was about to be made or ended is gone."""
         for sequence in self._held.keys() ^ self._lengths.keys():
             self._held.pop(sequence, None)
             self._lengths.pop(sequence, None)
@@ -255,7 +255,7 @@ class PagedCache:
         return number
 
     def _take(self, count: int, who: str) -> list[int]:
-        """So many free pages, or CacheFull and none."""
+        """Takes `count` free pages; if there are fewer, raises CacheFull and takes none."""
         if count > len(self._free):
             raise CacheFull(f"{who} needs {count} pages, and {len(self._free)} of {self.pages} are free")
         taken = [self._free.pop() for _ in range(count)]
@@ -269,7 +269,7 @@ class PagedCache:
             self._free.append(page)
 
     def _must_copy(self, sequence: int, tokens: int) -> bool:
-        """Whether the next tokens of a sequence begin in a page that others have, too."""
+        """Whether the next tokens of a sequence begin in a page that another sequence has, too."""
         held, n = self._held[sequence], self._lengths[sequence] // self.page_size
         return tokens > 0 and n < len(held) and self._users[held[n]] > 1
 

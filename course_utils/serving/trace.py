@@ -1,8 +1,8 @@
 """A day's requests, and how many of them fit into a memory at a time: in pages, and with room reserved for each.
 
 Lengths of real requests have a heavy tail: most are short, a few are very long. A cache without pages must reserve room
-for the longest that may come, since nobody knows how much a model will say. `simulate` runs the loop with the books
-alone, without keys, values and kernels; the real model runs the same loop.
+for the longest that may come, since it is not known how much a model will say. `simulate` runs the loop and only
+counts pages, without keys, values and kernels; the real model runs the same loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REQUESTS, SHORTEST, LONGEST, TAIL = 200, 16, 512, 1.1
 
 
 class Lengths(NamedTuple):
-    """Tokens of a request: of its prompt, and how many new ones it will say."""
+    """Tokens of a request: in its prompt, and new ones in its answer."""
 
     prompt: int
     new: int
@@ -50,15 +50,15 @@ def prompts(trace: Sequence[Lengths], text: str, *, seed: int = 0) -> list[list[
 
 
 def counted(cache: PagedCache, batch: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
-    """In place of a model's next tokens: of each sequence how long it is."""
+    """Stands in for a model's `next_tokens`: the length of each sequence."""
     return [cache.length(sequence) for sequence, _ in batch]
 
 
 def simulate(
     trace: Sequence[Lengths], *, pages: int, page_size: int = 16, reserve: int | None = None, **options: int
 ) -> Loop:
-    """A loop after it has served a trace, all of whose requests are there from the start; books only. reserve and
-    options: those of `Loop`. Its `history` has what happened."""
+    """A loop after it has served a trace without a model; all requests are there from the start. reserve, options: as
+    for `Loop`. Its `history` says what happened."""
     loop = Loop(counted, PagedCache(pages, page_size), reserve=reserve, **options)
     for prompt, new in trace:
         loop.submit([0] * prompt, new)
@@ -67,9 +67,9 @@ def simulate(
 
 
 def summary(loop: Loop) -> Row:
-    """What the steps of a loop come to, as a row.
+    """The steps of a loop in figures, as a row.
 
-    steps; tokens: new ones that were said; at_once, most_at_once: requests in a step, mean and most; preempted: how
+    steps; tokens: new ones; at_once, most_at_once: requests in a step, mean and most; preempted: how
     often; again: share of all computed tokens that had been computed before, and lost; waste: share of the taken rows
     of the cache that hold no token, mean over the steps.
     """

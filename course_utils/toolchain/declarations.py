@@ -53,7 +53,7 @@ class Declaration:
 
     @functools.cached_property
     def _own_names(self) -> frozenset[str]:
-        """Of a function: its parameters and the variables that it declares, as far as their form tells."""
+        """A function's parameters and local variables, as far as their form tells."""
         if self.kind != "function":
             return frozenset()
         opening = _parameter_list(self.declared)

@@ -1,8 +1,8 @@
-"""The host's part of a CUDA file: `main`, what allocates and launches, the includes of the host. `device_part` leaves
-it out, because the course launches kernels from Python.
+"""The host code of a CUDA file: `main`, allocations, launches, includes of the host's headers. `device_part` leaves it
+out, because the course launches kernels from Python.
 
-What NVRTC takes is the rule: a function or variable at namespace scope that is not marked for the device is none of
-the device's, and NVRTC refuses the file that has one.
+The rule is NVRTC's: a function or variable at namespace scope that is not marked for the device is host code, and NVRTC
+refuses a file that has any.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course_utils.toolchain.declarations import DEVICE_WORD, DIRECTIVE, Declarat
 from course_utils.toolchain.source import INCLUDE, INCLUDE_LINE, KernelSource, read_text
 
 HOST_NAMES = INCLUDE / "host_names.cuh"
-# What device code takes from the host's headers, and the header of the device that has it instead.
+# Names that device code takes from the host's headers, by the header for the device that has them, too.
 _INSTEAD = {
     HOST_NAMES.name: frozenset(
         "FLT_MAX FLT_MIN FLT_EPSILON DBL_MAX DBL_MIN DBL_EPSILON INFINITY NAN M_PI M_PI_2 M_E M_SQRT2 "
@@ -52,7 +52,7 @@ _HOST_HEADERS = frozenset(
     + [f"c{name}" for name in _C_HEADERS if name not in ("malloc", "memory", "strings")]
     + _CPP_HEADERS
 )
-# Libraries that a host calls, and the samples' helpers: their names begin like this.
+# How the headers of host libraries, and of the CUDA samples' helpers, begin.
 _HOST_LIBRARIES = re.compile(
     r"(?:sys/|bits/|GL/|GLES\w*/|EGL/|GLUT/|OpenGL/|vulkan/|d3d\w*|torch/|ATen/|c10/|pybind11/|Python\.h|opencv|boost/|"
     r"gtest/|cublas|cufft|cusolver|cusparse|cudnn|cutensor|curand\.h|nccl|npp|nvml|nvrtc|nvjpeg|cudla|cudnn_frontend|"
@@ -60,7 +60,7 @@ _HOST_LIBRARIES = re.compile(
     r"cuda_\w*_gl\.h|drvapi_error)"
 )
 _DEVICE_LIBRARIES = re.compile(r"(thrust|cub)/")
-# What only a host says: the runtime's and the driver's calls, its libraries, the standard library, a launch.
+# What only host code names: calls of the runtime, the driver, libraries and the standard library; a launch.
 _HOST_WORD = re.compile(
     r"<<<|\bstd\s*::|\btorch\s*::|\bcuda(?!TextureObject|SurfaceObject|Array_t|Pos|TextureType|AddressMode|FilterMode)[A-Z]\w*"
     r"|\bcu(?:blas|fft|rand|solver|sparse|dnn|tensor)(?!_)\w*|\bcu(?:Device|Ctx|Mem|Stream|Module|Event|Launch|Init|Func)\w*"
@@ -72,7 +72,7 @@ _DEFAULT_DEVICE = re.compile(r"-{1,2}(?:default-device|device-as-default-executi
 
 
 class Cut(NamedTuple):
-    """A piece of the host's that was left out: its lines, 1-based and inclusive, and why."""
+    """A piece of host code that was left out: its lines, 1-based and inclusive, and why."""
 
     line: int
     last_line: int
@@ -84,24 +84,24 @@ class Cut(NamedTuple):
 
 
 class DevicePart(NamedTuple):
-    """What `device_part` returns. code: the text without the host's part, a `KernelSource` if that was given; cuts:
-    what was left out, in the order of the lines."""
+    """What `device_part` returns. code: the text without host code, a `KernelSource` if it was given one; cuts: the
+    pieces left out, in the order of the lines."""
 
     code: str
     cuts: tuple[Cut, ...]
 
 
 def device_part(code: str, folders: Sequence[Path] = ()) -> DevicePart:
-    """The code without what is the host's alone, for `RawModule(code=device_part(code).code)`.
+    """The code without its host code, for `RawModule(code=device_part(code).code)`.
 
     Left out are: functions and variables at namespace scope that are not marked for the device, unless something for
-    the device names them; types, constants, macros and aliases that speak of the host and that nothing for the device
-    names; includes of the host's headers, and of headers that hold nothing for the device. Each cut is a comment in the
-    text, which begins with the reason; lines keep their numbers. What is not certain stays, and the compiler speaks.
+    the device names them; types, constants, macros and aliases that name something of the host and that nothing for the
+    device names; includes of the host's headers, and of headers without anything for the device. Each cut becomes a
+    comment that begins with the reason; lines keep their numbers. In doubt code stays, and the compiler decides.
 
-    folders: where headers lie, besides the file's own folder and `kernels/include`. A header there that has both parts
-    is included as a copy without the host's, in the folder of what the course has compiled. In the place of a header
-    that is left out may stand one of the device, for names that it takes from there (FLT_MAX, uint32_t).
+    folders: where headers lie, besides the file's own folder and `kernels/include`. A header there with host and
+    device code is included as a copy without the host code, in the course's cache. A header for the device may take the
+    place of a header that is left out, for names that come from there (FLT_MAX, uint32_t).
     """
     own = [code.path.parent] if isinstance(code, KernelSource) else []
     text, cuts = _device_part(str(code), (*own, *map(Path, folders), INCLUDE), frozenset())
@@ -109,15 +109,15 @@ def device_part(code: str, folders: Sequence[Path] = ()) -> DevicePart:
 
 
 def host_functions(code: str, options: Sequence[str] = ()) -> list[Declaration]:
-    """The functions with a body that make the file a program around its kernels, and that no `#if` leaves out: `main`,
-    and those that launch kernels or call the CUDA runtime. None where the options make every function a device's."""
+    """The functions with a body that make the file a program around its kernels, outside of any `#if`: `main`, and
+    functions that launch kernels or call the CUDA runtime. Empty if the options mark every function for the device."""
     if any(_DEFAULT_DEVICE.match(option) for option in options):
         return []
     return [found for found, conditional in _functions_of_the_host(code) if not conditional]
 
 
 def is_program(code: str) -> bool:
-    """Whether there is host code around the kernels, be it under an `#if`."""
+    """Whether there is host code around the kernels, also under an `#if`."""
     return bool(_functions_of_the_host(code))
 
 
@@ -165,7 +165,7 @@ def _device_macros(found: Iterable[Declaration]) -> set[str]:
 
 
 def _for_device(declaration: Declaration, device_macros: set[str]) -> bool:
-    """Whether it is marked for the device."""
+    """Whether the declaration is marked for the device."""
     text = declaration.text if declaration.kind == "type" else declaration.declared
     return bool(DEVICE_WORD.search(text)) or not device_macros.isdisjoint(re.findall(r"\w+", text))
 
@@ -211,8 +211,8 @@ def _with_device_headers(
 
 
 class _Needed(NamedTuple):
-    """words: what code for the device names, itself or through what it names. device_names: what is declared for the
-    device; macros: those that mark something for it; defined: all macros."""
+    """What the code for the device needs. words: all names in it, and in what these names stand for. device_names:
+    functions declared for the device; macros: that mark something for the device; defined: all macros."""
 
     words: frozenset[str]
     device_names: frozenset[str]
@@ -254,7 +254,7 @@ def _host_part(
             reason = ""
         if reason and _is_whole(d):
             cut[d] = reason
-    while True:  # what speaks of something that is left out is left out, too
+    while True:  # a declaration that names something left out is left out, too
         names = {name for d in cut for name in d.names}
         more = {
             d: f"{_title(d)}, which only host code uses"
@@ -269,7 +269,7 @@ def _host_part(
 def _why_host(d: Declaration, needed: _Needed) -> str:
     """Why a function or a variable that is not marked for the device is left out; "" if it stays."""
     if _is_constant(d):
-        return ""  # a constant: it is left out only where it speaks of the host
+        return ""  # a constant is left out only if it names something of the host
     if not d.names or "operator" in d.names or not (needed.words & d.names <= needed.device_names):
         return ""  # code for the device names it: the compiler says what it lacks
     unknown = set(re.findall(r"\b[A-Z][A-Z0-9_]+\b", _before_name(d))) - needed.defined
@@ -291,8 +291,8 @@ def _before_name(d: Declaration) -> str:
 
 
 def _serves_host(d: Declaration, names: set[str], needed: _Needed) -> bool:
-    """Whether a type, constant, alias or macro speaks of the host or of what is left out, and nothing for the device
-    names it."""
+    """Whether a type, constant, alias or macro names something of the host or something left out, and no code for the
+    device names it."""
     if d.kind in ("include", "directive", "function") or _for_device(d, needed.macros):
         return False
     if d.kind == "variable" and not _is_constant(d):
@@ -311,7 +311,7 @@ def _title(d: Declaration) -> str:
 
 
 def _is_whole(d: Declaration) -> bool:
-    """Whether it may be cut: of the preprocessor's branches it has all or none."""
+    """Whether the declaration may be cut out: it holds all branches of an `#if`, or none."""
     if d.kind in ("include", "define"):
         return True
     depth = 0

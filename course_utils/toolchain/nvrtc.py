@@ -118,7 +118,7 @@ def compile_kernel(
         ValueError: `arch` is not of the form sm_NN.
     """
     request = _request(code, arch, options, name_expressions)
-    found = _kept_compilation(request, f"{request.name} does not compile for {arch} with options {tuple(options)}")
+    found = _cached_compilation(request, f"{request.name} does not compile for {arch} with options {tuple(options)}")
     if arch.endswith("a"):
         refuse_serialized(request.name, found["log"])
     return Compiled(
@@ -134,7 +134,7 @@ def is_known_to_compile(
 ) -> bool:
     """Whether `compile_kernel` or `check_kernel` has taken this before, for one of the architectures. NVRTC is not even
     loaded for it."""
-    kept = (_kept(_request(code, arch, options, name_expressions)) for arch in architectures)
+    kept = (_cache_file(_request(code, arch, options, name_expressions)) for arch in architectures)
     return any(file.exists() or file.with_suffix(_TAKEN).exists() for file in kept)
 
 
@@ -151,9 +151,9 @@ def check_kernel(
         with contextlib.suppress(CompileError):
             if _has_inline_ptx(request) or _is_for_ptxas(_ptx(request)):
                 _compile(request, _FAST, request.name)
-            _kept(request).with_suffix(_TAKEN).touch()
+            _cache_file(request).with_suffix(_TAKEN).touch()
             return
-    _kept_compilation(requests[0], requests[0].name)  # what counts, and is quoted, is what is said of it for a GPU
+    _cached_compilation(requests[0], requests[0].name)  # what counts, and is quoted, is what is said of it for a GPU
 
 
 _TAKEN = ".taken"  # of the empty file that remembers it
@@ -198,16 +198,16 @@ def _has_inline_ptx(request: _Request) -> bool:
 
 
 def _is_for_ptxas(ptx: str) -> bool:
-    """Whether ptxas may refuse what NVVM has written: a function that nobody defines, or more memory than there is."""
+    """Whether ptxas may refuse this PTX: for a function without a definition, or for more memory than there is."""
     declared = dict.fromkeys(_MOST, 0)
     for space, bits, count in _DECLARED.findall(ptx):
         declared[space] += int(bits) // 8 * int(count or 1)
     return ".extern .func" in ptx or any(declared[space] > most for space, most in _MOST.items())
 
 
-def _kept_compilation(request: _Request, failure: str) -> dict[str, Any]:
-    """What `_compile` gives, from the cache if it is there."""
-    kept = _kept(request)
+def _cached_compilation(request: _Request, failure: str) -> dict[str, Any]:
+    """The result of `_compile`, from the cache if it is there."""
+    kept = _cache_file(request)
     try:
         return json.loads(kept.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or not whole
@@ -218,10 +218,10 @@ def _kept_compilation(request: _Request, failure: str) -> dict[str, Any]:
         return found
 
 
-def _kept(request: _Request) -> Path:
-    """The file for what this code and its headers compile to.
+def _cache_file(request: _Request) -> Path:
+    """The cache's file for this code with its headers.
 
-    Where the headers lie is no part of it: another clone of the course finds what this one has compiled.
+    Its name does not depend on where the headers lie: another clone of the course finds what this one has compiled.
     """
     texts = (text for path, found in sorted(request.headers.items()) for text in (path.name, found))
     parts = _identity(), request.code, *texts, request.name, *request.flags, *request.name_expressions
@@ -247,7 +247,7 @@ def _include_folders(options: Sequence[str]) -> list[Path]:
 
 
 def _compile(request: _Request, more: Sequence[str], failure: str) -> dict[str, Any]:
-    """What is kept of a compilation: the machine code, NVRTC's log, and the name expression of each template."""
+    """The result of a compilation: the machine code, NVRTC's log, and the name expression of each template."""
     with _program(request, (*request.flags, *more), failure) as (program, log):
         cubin = bytearray(_call(_nvrtc.nvrtcGetCUBINSize, program))
         _call(_nvrtc.nvrtcGetCUBIN, program, cubin)
@@ -262,7 +262,7 @@ def _compile(request: _Request, more: Sequence[str], failure: str) -> dict[str, 
 
 
 def _ptx(request: _Request) -> str:
-    """What ptxas would be given. Raises as `_compile`."""
+    """The PTX that ptxas would get. Raises as `_compile`."""
     real, *flags = request.flags
     with _program(request, (real.replace("=sm_", "=compute_"), *flags, *_FAST), request.name) as (program, _):
         return _ptx_of(program)

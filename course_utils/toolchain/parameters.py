@@ -1,5 +1,5 @@
-"""What a kernel takes: torch tensors and NumPy scalars, checked against the parameters that its source declares, and
-laid out as the driver takes them."""
+"""The arguments of a kernel: torch tensors and NumPy scalars, checked against the parameters that its source declares,
+and laid out as the driver takes them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from course_utils.arguments import check_memory
 from course_utils.toolchain.source import Parameter
 from course_utils.toolchain.tensor_map import BYTES as TENSOR_MAP_BYTES
-from course_utils.toolchain.tensor_map import OpenMap, TensorMap
+from course_utils.toolchain.tensor_map import PassedMap, TensorMap
 
 # C++ type of a kernel parameter -> torch dtype of a tensor passed for a pointer to it (None: any).
 TENSOR_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
@@ -47,7 +47,7 @@ SCALAR_TYPES: dict[str, type[np.generic]] = {
 
 
 class Parameters:
-    """The parameters of one kernel, and the check of what is passed for them."""
+    """The parameters of one kernel, and the check of the arguments passed for them."""
 
     def __init__(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
         self.kernel = kernel
@@ -58,7 +58,7 @@ class Parameters:
         return f"argument {index} ({self.parameters[index].name or '?'!r}) of {self.kernel}()"
 
     def check(self, args: Sequence[object]) -> torch.device | None:
-        """The device that the tensors are on; None where there are no tensors.
+        """Checks the arguments; returns the device of the tensors, None if there are none.
 
         Raises TypeError or ValueError, which names the argument, what it got and what it takes.
         """
@@ -138,13 +138,14 @@ SLOT = 8  # bytes: each value begins at a multiple of it
 FORMATS = {np.dtype(letter).type: letter for letter in "?bBhHiIlLqQefd"}  # a letter means the same to struct and NumPy
 
 
-class Accepted:
-    """Arguments that `Parameters.check` has passed, for a GPU: what their types, dtypes and device settle for the next
-    launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values.
+class CheckedArguments:
+    """Arguments of a launch on a GPU that `Parameters.check` has passed, so that the next launch with arguments of the
+    same types, dtypes and device is checked quickly; and the memory in which the driver finds their values.
 
-    given: the places of those that the next launch gives, None for all of them. The others stay what they are. Whoever
-    gives some has looked at their memory already: how much a storage holds is asked for all only. made: those of them
-    whose dtype, device and layout are always the same. maps: of those that the kernel takes as tensor maps.
+    given: the places of the arguments that the next launch passes; None for all. The other arguments stay as they are.
+    If `given` is set, the caller has already checked those tensors' storage, so it is not checked here. allocated: the
+    places among them whose dtype, device and layout are always the same. maps: by place, for arguments that the kernel
+    takes as tensor maps.
     """
 
     def __init__(
@@ -152,24 +153,24 @@ class Accepted:
         args: Sequence[object],
         device: torch.device,
         given: Sequence[int] | None = None,
-        made: Sequence[int] = (),
-        maps: Mapping[int, OpenMap] | None = None,
+        allocated: Sequence[int] = (),
+        maps: Mapping[int, PassedMap] | None = None,
     ) -> None:
         places = range(len(args)) if given is None else given
         others = [place for place in range(len(args)) if place not in places]
         self._maps = [(places.index(place), of) for place, of in (maps or {}).items()]
         of_launch, fixed = ([args[place] for place in some] for some in (places, others))
-        self._asks_storages = given is None
+        self._checks_storage = given is None
         self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
         self._types = tuple(map(type, of_launch))
         self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(of_launch) if isinstance(tensor, torch.Tensor)]
-        self._made = [n for n, place in enumerate(places) if place in made]
+        self._allocated = [n for n, place in enumerate(places) if place in allocated]
         plain = (torch.Tensor, torch.nn.Parameter, *FORMATS)  # a subclass of Tensor may do anything
         # Complex tensors may be conjugated views; without tensors, nothing says on which GPU the next launch is.
         reals = self._tensors and not any(dtype.is_complex for _, dtype in self._tensors)
-        self._settled = bool(reals) and all(of in plain for of in self._types)
-        self._held = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
-        self._asked = [(n, dtype) for n, dtype in self._tensors if n not in self._made]
+        self._is_quick = bool(reals) and all(of in plain for of in self._types)
+        self._fixed_tensors = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
+        self._checked_tensors = [(n, dtype) for n, dtype in self._tensors if n not in self._allocated]
         laid_out: list[object] = list(of_launch)
         for n, _ in self._maps:
             laid_out[n] = np.void(TENSOR_MAP_BYTES)
@@ -179,16 +180,15 @@ class Accepted:
         self._free: list[tuple[bytearray, int]] = []
 
     def values(self, args: Sequence[object]) -> list[object] | None:
-        """The values of the arguments given, an address or a map for a tensor: of those that need no more checks than
-        are made here, each launch. None where `Parameters.check` must look at them, and say what is wrong if anything
-        is."""
-        if not self._settled or type(args) is not tuple or tuple(map(type, args)) != self._types:
+        """The values of the arguments passed, an address or a map for a tensor; None if these quick checks do not
+        suffice, and `Parameters.check` must look at the arguments."""
+        if not self._is_quick or type(args) is not tuple or tuple(map(type, args)) != self._types:
             return None
         values, gpu = list(args), self._gpu
         try:
-            for place in self._made:
+            for place in self._allocated:
                 values[place] = args[place].data_ptr()
-            for place, dtype in self._asked:
+            for place, dtype in self._checked_tensors:
                 tensor = args[place]
                 if (
                     tensor.dtype is not dtype
@@ -201,11 +201,11 @@ class Accepted:
                 values[place] = address = tensor.data_ptr()
                 if not address and tensor.numel():
                     return None
-                if self._asks_storages:
+                if self._checks_storage:
                     needed = (tensor.storage_offset() + tensor.numel()) * dtype.itemsize
                     if address and tensor.untyped_storage().nbytes() < needed:
                         return None
-            for tensor, address in self._held:
+            for tensor, address in self._fixed_tensors:
                 if tensor.data_ptr() != address:
                     return None
             for place, of in self._maps:
@@ -216,18 +216,18 @@ class Accepted:
 
     @staticmethod
     def checked_values(args: Sequence[object]) -> list[object]:
-        """As `values`, of any arguments that `Parameters.check` has just passed."""
+        """The values of any arguments that `Parameters.check` has just passed."""
         return [
             a.data_ptr() if isinstance(a, torch.Tensor) else a if type(a) in FORMATS else a.tobytes()  # type: ignore[attr-defined]
             for a in args
         ]
 
     def fill(self, values: Sequence[object]) -> tuple[bytearray, int]:
-        """Memory with the addresses of all values, and behind them these and those that stay, and where it lies: what
-        cuLaunchKernel takes. It belongs to the caller, who gives it back with `release` once the kernel is launched."""
+        """The memory that cuLaunchKernel reads, and its address: addresses of all values, then the values. It belongs
+        to the caller, who gives it back by `release` once the kernel is launched."""
         start = len(self._offsets) * SLOT
         try:
-            memory, address = self._free.pop()  # of another launch, which is over; never of one in another thread
+            memory, address = self._free.pop()  # that an earlier launch has released; no other thread has it
         except IndexError:
             memory = bytearray(start + self._layout.size) + self._fixed
             address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -237,7 +237,7 @@ class Accepted:
         return memory, address
 
     def release(self, filled: tuple[bytearray, int]) -> None:
-        """Takes back what `fill` gave."""
+        """Takes back the memory that `fill` returned."""
         self._free.append(filled)
 
 

@@ -1,7 +1,7 @@
-"""A gate for kernels of sm_90a: those whose wgmma ptxas runs one after the other do not compile here.
+"""A gate for kernels of sm_90a: a kernel whose wgmma ptxas runs one after the other does not compile here.
 
-ptxas does that where accumulators are touched in flight, a fence is missing, or registers run short, and says so in a
-line of its log only (C7510 and the numbers behind it). The kernel is right then, and slow.
+ptxas does that where accumulators are touched in flight, a fence is missing, or registers run short, and says so only
+in a line of its log (C7510 and the numbers behind it). Such a kernel is right, and slow.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def refuse_serialized(name: str, log: str) -> None:
         raise CompileError("\n".join([f"{name}: ptxas serializes its wgmma, which is slow:", *lines]), log)
 
 
-def remembered(log: str, *compilation: object) -> str:
-    """The log of a compilation; an empty one is that of the last time, when the compiler had not kept its result.
+def cached_log(log: str, *compilation: object) -> str:
+    """The log of a compilation. If `log` is empty, because the compiler took its result from a cache, the log of the
+    compilation that made that result.
 
     compilation: all that it depends on.
     """

@@ -1,4 +1,24 @@
-"""What can be read off a `.cu` file without compiling it: its text, its kernels and their parameters, its header."""
+"""What can be read off a `.cu` file without compiling it: its text, its kernels and their parameters, its header.
+
+Each kernel of `kernels/NN_slug/` begins with what its reader needs:
+
+    // scores.cu — S = scale · Q Kᵀ, one thread per score: what it teaches, in a line or two.
+    //
+    // grid   (ceil(L_k / 16), ceil(L_q / 16), B · H)      block  (16, 16)
+    // layout Q [B, H, L_q, D], K [B, H, L_k, D], S [B, H, L_q, L_k], fp32, contiguous
+    // shared 0 bytes
+    // limits D a multiple of 4
+    // options: -DD=64 | -DD=128
+    // arch: sm_80
+    // paper  Attention Is All You Need (arXiv 1706.03762), §3.2.1
+
+`options:` lists the ways it is compiled, separated by `|`; a kernel that is compiled in one way, without options, has
+no such line. `arch:` names the lowest architecture (`sm_80`), or the only one (`sm_90a only`); without it the kernel
+compiles for all of sm_75, 80, 86, 89, 90, 100 and 120. tests/toolchain/test_nvrtc.py finds each kernel and compiles it
+so, without a GPU. Prefer `extern "C"` and `-D` constants to templates. NVRTC has no headers of the host: no `<cmath>`,
+no `INFINITY`. A kernel handles every length, not only multiples of its tile. What several kernels share is in
+`kernels/include/`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +39,7 @@ INCLUDE = KERNELS / "include"
 class KernelSource(str):
     """The text of a `.cu` file that remembers where it came from: `path` on disk, `name` for messages.
 
-    A broken kernel is a right one with a diff applied: its `path` is that of the diff.
+    A broken kernel is a right one with a diff applied: its `path` is the diff's.
     """
 
     path: Path
@@ -36,7 +56,7 @@ class KernelSource(str):
 
 
 def read_text(path: Path) -> str:
-    """The text of a kernel or header. Its mark of UTF-8 is left out, and what is no UTF-8, as in old comments, becomes
+    """The text of a kernel or header, without a byte order mark; bytes that are not UTF-8, as in old comments, become
     U+FFFD."""
     return path.read_text(encoding="utf-8-sig", errors="replace")
 
@@ -207,8 +227,8 @@ class Parameter:
 class KernelFunction:
     """A `__global__` function: its name, its parameters, and where its bodies lie in the code.
 
-    There are several `bodies` where the preprocessor chooses one. `parameters` are those of the last; `other_line` is
-    the line of another definition that takes different ones (None: they agree).
+    There are several `bodies` where the preprocessor chooses one. `parameters` belong to the last;
+    `other_line` is the line of another definition with different parameters (None: they agree).
     """
 
     name: str
@@ -281,8 +301,8 @@ def macro_kernels(code: str) -> list[str]:
 
 
 def _global_macros(code: str, *, whole: bool) -> list[str]:
-    """The macros with `__global__` in them, also through another: those that stand for a few words in front of a
-    kernel, or those that write more (whole)."""
+    """The macros with `__global__` in them, also through another macro. whole: the macros that write a kernel or its
+    head; else those that stand for a few words in front of a kernel."""
     macros = [macro[0] for macro in MACRO.finditer(blank_comments(code))]
     defined = [re.match(r"\s*#\s*define\s+(\w+)(\(?)(.*)", macro, flags=re.DOTALL) for macro in macros]
     found = {"__global__": False}

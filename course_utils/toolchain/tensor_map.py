@@ -50,7 +50,7 @@ def encode(
     promotion: str = "L2_256B",
     fill: str = "NONE",
 ) -> bytes:
-    """The 128 bytes that cuTensorMapEncodeTiled makes of these arguments, which nobody checks here.
+    """The 128 bytes that cuTensorMapEncodeTiled makes of these arguments, which are not checked here.
 
     The innermost dimension is first; strides are in bytes, one less than there are dimensions; enums by the end of
     their names. NVIDIA does not say how it encodes a map: this was found by changing one argument after the other (the
@@ -131,17 +131,18 @@ class TensorMap:
         return f"{tuple(self.tensor.shape)}, {self.tensor.dtype}, box {self.box}, swizzle {self.swizzle}"
 
 
-class OpenMap:
-    """In the arguments of a `ReadyLaunch`: the kernel takes a tensor of each call as a tensor map, which `made` makes.
+class PassedMap:
+    """In the arguments of a `ReadyLaunch`, the place of a tensor that each call passes and that the kernel takes as a
+    tensor map, which `make` makes.
 
-    A map follows from the tensor's address, as the tensors of all calls have one shape, dtype and device; so what the
-    driver has encoded is kept.
+    The tensors of all calls have one shape, dtype and device, so a map depends on the address alone, and what the
+    driver has encoded is cached by it.
     """
 
     MOST = 256  # addresses: torch's allocator gives the same few again and again
 
-    def __init__(self, made: Callable[[torch.Tensor], TensorMap]) -> None:
-        self.made = made
+    def __init__(self, make: Callable[[torch.Tensor], TensorMap]) -> None:
+        self.make = make
         self._encoded: dict[int, bytes] = {}
 
     def encoded(self, tensor: torch.Tensor) -> bytes:
@@ -151,7 +152,7 @@ class OpenMap:
         if found is None:
             if len(self._encoded) >= self.MOST:
                 self._encoded.clear()
-            found = self._encoded[address] = self.made(tensor).for_gpu().tobytes()
+            found = self._encoded[address] = self.make(tensor).for_gpu().tobytes()
         return found
 
 

@@ -1,6 +1,6 @@
-"""What NVIDIA's compiler says of a kernel that is to run on the emulator: one truth for what CUDA is.
+"""Asks NVIDIA's compiler about a kernel that is to run on the emulator, so that both take the same language.
 
-It is asked in a thread, which lets a host compiler build the same kernel at the same time.
+It is asked in a thread, while a host compiler builds the same kernel.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ PATIENCE = 60.0  # seconds for NVRTC when the host compiler is done; with the la
 
 
 class Verdict:
-    """Whether NVRTC takes a kernel for one of these architectures: known from before, or being asked from now on.
+    """Whether NVRTC takes a kernel for one of these architectures. If that is not known yet, NVRTC is asked from now
+    on.
 
-    The other arguments are as of `compile_kernel`.
+    The other arguments are as for `compile_kernel`.
     """
 
     def __init__(
@@ -40,16 +41,16 @@ class Verdict:
         except _NO_NVRTC:
             self._answer.set_result(False)
             return
-        # A daemon: where NVRTC never comes back, Python ends all the same.
+        # A daemon, so that Python can end even if NVRTC never returns.
         threading.Thread(target=_answer, args=(self._answer, question), daemon=True).start()
 
     def is_taken(self) -> bool:
-        """Waits for the answer; False where there is no NVRTC to ask, as `doctor` says, and, with a warning, where it
-        gives none within `PATIENCE`. Raises CompileError, with NVRTC's words, where it refuses the kernel."""
+        """Waits for the answer. False if there is no NVRTC, as `doctor` says, or, with a warning, if it gives none
+        within `PATIENCE`. Raises CompileError with NVRTC's words if it refuses the kernel."""
         try:
             return self._answer.result(PATIENCE)
         except NoAnswer:
-            self._answer = Future()  # asked once more, it is not waited for again
+            self._answer = Future()  # so that a second call does not wait again
             self._answer.set_result(False)
             warnings.warn(
                 f"{self._name}: NVIDIA's compiler gave no answer within {PATIENCE:g} s; the emulator goes on without",

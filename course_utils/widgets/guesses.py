@@ -8,6 +8,11 @@ In Jupyter the question is a widget, and all that follows happens in the browser
 widget runs (GitHub, the stored notebook) the answer is folded; the site makes the same box of that page. Outside
 Jupyter the block runs as if nothing stood around it. A guess never waits: all cells run through.
 
+The question stands in the box and not in the text above. A cell that begins with the block is folded; code that helps
+to guess, and a long measurement, stand above it. The plain text of the answer is what `nbval-check-output` compares, so
+such a block shows no picture; `alt` in the cell's metadata describes pictures that are held back. The question is the
+name of the guess in the learner's progress.
+
 Opened again, the box has the earlier guess in it, and still hides the result: who comes back recalls more by comparing
 once more than by reading it, and one press of Enter is enough.
 """

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from course_utils.__main__ import main
-from course_utils.commands.record import named_launches
+from course_utils.commands.record import launches_by_name
 
 
 def test_it_says_what_the_block_does_and_writes_a_page_of_it(tmp_path, capsys):
@@ -54,5 +54,5 @@ def test_a_limit_is_passed_on_and_named_where_it_is_too_low(capsys):
 
 
 def test_chapters_broken_kernels_and_the_ladder_of_hopper_have_names():
-    names = named_launches()
+    names = launches_by_name()
     assert {"transpose_tiled", "v2 forward, d=64, L=200", "broken missing_syncwarp", "hopper step1_wgmma"} <= set(names)

@@ -10,6 +10,7 @@ from course_utils.cuda import read_kernel
 from course_utils.operators import flash_attention_minimal, minimal, prepare
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
+from tests.helpers.attention_rules import check_rows_without_keys, check_strided_and_misaligned
 from tests.helpers.one_of_each import every_second
 from tests.helpers.tensors import random
 
@@ -54,25 +55,13 @@ def test_any_finite_scale(device, scale):
 
 
 def test_rows_that_see_no_key_give_zero_and_minus_infinity_and_no_gradient(device):
-    query, key, value = (random(1, 2, length, 32, device=device).requires_grad_() for length in (70, 3, 3))
-    out, lse = flash_attention_minimal(query, key, value, is_causal=True, return_lse=True)
-    grad_query, grad_key, grad_value = torch.autograd.grad(out.sum(), (query, key, value))
-    assert (out[:, :, :67] == 0).all() and (out[:, :, 67:] != 0).all()
-    assert (lse[:, :, :67] == -torch.inf).all() and lse[:, :, 67:].isfinite().all()
-    assert (grad_query[:, :, :67] == 0).all()
-    assert grad_key.isfinite().all() and grad_value.isfinite().all()
+    inputs = tuple(random(1, 2, length, 32, device=device) for length in (70, 3, 3))
+    check_rows_without_keys(flash_attention_minimal, inputs)
 
 
 def test_strided_and_misaligned_inputs_are_copied(device):
     flat = random(3 * 20 * 2 * 32 + 1, device=device)
-    query, key, value = flat[1:].view(3, 1, 20, 2, 32).transpose(2, 3)  # 4 bytes past an aligned address
-    assert query.data_ptr() % 16 and not query.is_contiguous()
-    copies = (tensor.contiguous().clone() for tensor in (query, key, value))
-    assert torch.equal(flash_attention_minimal(query, key, value), flash_attention_minimal(*copies))
-    contiguous = flat[1 : 1 + 20 * 32].view(1, 1, 20, 32)
-    assert contiguous.is_contiguous() and contiguous.data_ptr() % 16
-    out = flash_attention_minimal(contiguous, contiguous, contiguous)
-    assert torch.equal(out, flash_attention_minimal(*[contiguous.clone()] * 3))
+    check_strided_and_misaligned(flash_attention_minimal, flat, 32)
 
 
 def test_every_run_gives_the_same_bits(device):

@@ -16,6 +16,7 @@ from course_utils.operators import flash_attention_v2, flash_v2, prepare, tensor
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 from tests.helpers import tensors
+from tests.helpers.attention_rules import check_rows_without_keys, check_strided_and_misaligned
 from tests.helpers.deterministic import told_to_be_deterministic
 from tests.helpers.one_of_each import every_second, last_of_each_kernel
 
@@ -226,25 +227,13 @@ def test_gradients_where_that_of_out_has_a_large_common_part(device, dtype, monk
 
 
 def test_rows_that_see_no_key_give_zero_and_minus_infinity_and_no_gradient(device, dq_path):
-    query, key, value = (random(1, 2, length, 64, device=device).requires_grad_() for length in (150, 3, 3))
-    out, lse = flash_attention_v2(query, key, value, is_causal=True, return_lse=True)
-    grad_query, grad_key, grad_value = torch.autograd.grad(out.sum(), (query, key, value))
-    assert (out[:, :, :147] == 0).all() and (out[:, :, 147:] != 0).all()
-    assert (lse[:, :, :147] == -torch.inf).all() and lse[:, :, 147:].isfinite().all()
-    assert (grad_query[:, :, :147] == 0).all()
-    assert grad_key.isfinite().all() and grad_value.isfinite().all()
+    inputs = tuple(random(1, 2, length, 64, device=device) for length in (150, 3, 3))
+    check_rows_without_keys(flash_attention_v2, inputs)
 
 
 def test_strided_and_misaligned_inputs_are_copied(device):
     flat = random(3 * 20 * 2 * 64 + 1, device=device)
-    query, key, value = flat[1:].view(3, 1, 20, 2, 64).transpose(2, 3)  # 2 bytes past an aligned address
-    assert query.data_ptr() % 16 and not query.is_contiguous()
-    copies = (tensor.contiguous().clone() for tensor in (query, key, value))
-    assert torch.equal(flash_attention_v2(query, key, value), flash_attention_v2(*copies))
-    contiguous = flat[1 : 1 + 20 * 64].view(1, 1, 20, 64)
-    assert contiguous.is_contiguous() and contiguous.data_ptr() % 16
-    out = flash_attention_v2(contiguous, contiguous, contiguous)
-    assert torch.equal(out, flash_attention_v2(*[contiguous.clone()] * 3))
+    check_strided_and_misaligned(flash_attention_v2, flat, 64)
 
 
 def test_a_strided_gradient_is_copied(device):

@@ -20,7 +20,7 @@ from course_utils.operators import (
     select_topk,
     sparse_attention,
 )
-from course_utils.patterns import BlockLists, kept
+from course_utils.patterns import BlockLists, cache
 from tests.helpers import tensors
 
 CALLS = {"cpu": 40, "cuda": 10_000}
@@ -77,16 +77,16 @@ def test_many_calls_with_other_lengths_take_no_more_memory(device):
 
 
 def test_a_pattern_keeps_the_lists_of_its_last_lengths(monkeypatch):
-    monkeypatch.setattr(kept, "MOST", 12)  # the lists of so many lengths are made in no time
+    monkeypatch.setattr(cache, "MOST", 12)  # the lists of so many lengths are made in no time
     pattern = patterns.streaming(1, 2) | patterns.global_tokens([3])
     of_others = lists_alive()
     kept_lists = [pattern.block_lists(length) for length in range(4, 8)]
     assert all(pattern.block_lists(length) is lists for length, lists in zip(range(4, 8), kept_lists, strict=True))
     del kept_lists
-    for length in range(8, 8 + 2 * kept.MOST):
+    for length in range(8, 8 + 2 * cache.MOST):
         pattern.block_lists(length)
         choose_kernel(pattern, length)
-    assert lists_alive() - of_others <= kept.MOST
+    assert lists_alive() - of_others <= cache.MOST
 
 
 def test_a_pattern_dies_with_its_last_user(device):
@@ -115,12 +115,12 @@ def lists_alive():
 
 
 def test_the_least_recently_used_goes_first():
-    store = kept.Kept()
-    for key in range(kept.MOST):
+    store = cache.Cache()
+    for key in range(cache.MOST):
         store.get(key, object, CPU)
     first = store.get(0, object, CPU)
     store.get("one more", object, CPU)
-    assert len(store) == kept.MOST and store.get(0, object, CPU) is first
+    assert len(store) == cache.MOST and store.get(0, object, CPU) is first
     assert store.get(1, lambda: "made again", CPU) == "made again"
 
 
@@ -130,8 +130,8 @@ def test_the_least_recently_used_goes_first():
 @pytest.fixture
 def capture(monkeypatch):
     """capture(True) and capture(False): whether a CUDA graph is being captured."""
-    monkeypatch.setattr(kept, "_captured", {})
-    return lambda now: monkeypatch.setattr(kept, "capturing", lambda: now)
+    monkeypatch.setattr(cache, "_captured", {})
+    return lambda now: monkeypatch.setattr(cache, "is_capturing", lambda: now)
 
 
 class Thing:
@@ -140,15 +140,15 @@ class Thing:
 
 def test_what_a_graph_has_captured_stays(capture):
     """It is read by each replay; what has not been captured goes with the pattern, or when newer things push it out."""
-    store = kept.Kept()
+    store = cache.Cache()
     alive = [weakref.ref(store.get(key, Thing, CPU)) for key in ("captured", "not captured")]
     capture(True)
     for _ in range(2):
         store.get("captured", Thing, CPU)
     capture(False)
-    for key in range(2 * kept.MOST):
+    for key in range(2 * cache.MOST):
         store.get(key, Thing, CPU)
-    assert [thing() is not None for thing in alive] == [True, False] and len(kept._captured) == 1
+    assert [thing() is not None for thing in alive] == [True, False] and len(cache._captured) == 1
     del store
     assert alive[0]() is not None
 
@@ -156,7 +156,7 @@ def test_what_a_graph_has_captured_stays(capture):
 def test_nothing_is_made_while_a_graph_is_captured(capture):
     capture(True)
     with pytest.raises(RuntimeError, match="call the operator once before, with the same shapes"):
-        kept.Kept().get("lists", Thing, CPU)
+        cache.Cache().get("lists", Thing, CPU)
 
 
 @pytest.mark.parametrize("of_lists", [False, True], ids=["pattern", "lists"])
@@ -173,7 +173,7 @@ def test_what_a_captured_call_reads_stays_when_pattern_and_lists_are_gone(captur
     del pattern, lists, call
     gc.collect()
     assert all(table() is not None for table in tables)
-    kept._captured.clear()
+    cache._captured.clear()
     gc.collect()
     assert not any(table() is not None for table in tables)
 

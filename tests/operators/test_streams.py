@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from course_utils import patterns
-from course_utils.cuda import OPEN, ReadyLaunch
+from course_utils.cuda import PASSED, ReadyLaunch
 from course_utils.operators import block_sparse_attention, sparse_attention, sparse_launch
-from course_utils.patterns import kept
+from course_utils.patterns import cache
 from tests.helpers import tensors
 
 GPU = torch.device("cuda", 0)
@@ -35,7 +35,7 @@ def streams(monkeypatch):
 
 
 def test_what_is_made_on_a_gpu_is_there_before_anyone_gets_it(streams):
-    store = kept.Kept()
+    store = cache.Cache()
 
     def make():
         streams.events.append(f"made on {streams.now}")
@@ -58,7 +58,7 @@ def test_a_ready_launch_gives_its_own_tensors_to_each_stream_once(streams):
     lists, bits = (torch.zeros(8).as_subclass(Held) for _ in range(2))
     gpu = SimpleNamespace(device=lists.device, launch=lambda *_: streams.now)  # the CPU stands for one
     kernel = SimpleNamespace(name="kernel", _launch=lambda *_: gpu)
-    launch, plain, other = ReadyLaunch(kernel, (1,), (1,), (OPEN, lists, np.int32(8), bits)), *torch.zeros(2, 8)
+    launch, plain, other = ReadyLaunch(kernel, (1,), (1,), (PASSED, lists, np.int32(8), bits)), *torch.zeros(2, 8)
     for streams.now in (4, 4, 4, 5, 5, 4, 6):
         launch(plain)
     assert launch._again  # it has gone the short way, for which all is laid out
@@ -97,7 +97,7 @@ def test_what_is_read_from_what_is_kept_is_waited_for(read, monkeypatch):
     """Since others may then push that out. On the CPU, where it is asked at the end whether to wait."""
     asked, device = [], torch.device("cpu")
     read(device)  # makes what is kept
-    monkeypatch.setattr(kept, "finished", lambda *what: (asked.append(what), what[0])[1])
+    monkeypatch.setattr(cache, "wait_until_made", lambda *what: (asked.append(what), what[0])[1])
     found = read(device)
     (waited,) = asked
     assert waited[0] is found and waited[1] == device

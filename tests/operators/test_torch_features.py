@@ -658,9 +658,9 @@ def test_another_process_has_no_pattern_of_this_ones_numbers():
     """A program exported here would take it for its own there, and attend to other keys in silence."""
     there = (
         "from course_utils import patterns\n"
-        "from course_utils.patterns import kept\n"
+        "from course_utils.patterns import graphs\n"
         "made = [patterns.causal() for _ in range(1000)]\n"
-        f"kept.numbered({WINDOW.number})"
+        f"graphs.registered({WINDOW.number})"
     )
     with pytest.raises(AssertionError, match=f"the pattern number {WINDOW.number} of .* is not in this process"):
         run_without_the_course(there)

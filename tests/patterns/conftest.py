@@ -4,15 +4,7 @@ import pytest
 import torch
 
 from course_utils.patterns.lists import unpack
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread():
-    """Small tensors, and other tests beside these: several threads would mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from tests.helpers.one_thread import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="session")

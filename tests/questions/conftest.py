@@ -3,18 +3,9 @@
 import sys
 
 import pytest
-import torch
 
 from course_utils import course
-
-
-@pytest.fixture(scope="package", autouse=True)
-def one_thread():
-    """The sources' small tensors: to share them out costs more than the work, most on a machine that is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from tests.helpers.one_thread import one_thread  # noqa: F401
 
 
 @pytest.fixture(scope="session")

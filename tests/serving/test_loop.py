@@ -223,19 +223,19 @@ def test_wherever_it_is_interrupted_twice_no_page_and_nobody_is_lost(reserve, ap
         loop = Loop(weighed, small_cache(5), chunk=3, reserve=reserve)
         for n in range(3):
             loop.submit([10 * n + 1, 2, 3], 3)
-        mend, seconds = loop._mend, []
+        restart, seconds = loop._restart_if_broken, []
 
-        def interrupted(loop=loop, mend=mend, seconds=seconds, number=second):
-            if loop._of_others is None:
-                return mend()
-            seconds.append(run_to(mend, number))
+        def interrupted(loop=loop, restart=restart, seconds=seconds, number=second):
+            if loop._foreign is None:
+                return restart()
+            seconds.append(run_to(restart, number))
             if seconds[-1]:
                 raise KeyboardInterrupt
 
-        loop._mend = interrupted
+        loop._restart_if_broken = interrupted
         if not run_to(loop.run, first):
             return
-        loop._mend = mend
+        loop._restart_if_broken = restart
         loop.submit([7], 2)
         loop.run()
         assert loop.cache.free_pages == 5

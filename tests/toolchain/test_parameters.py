@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_utils.cuda import RawModule
-from course_utils.toolchain.parameters import Accepted
-from course_utils.toolchain.tensor_map import OpenMap
+from course_utils.toolchain.parameters import CheckedArguments
+from course_utils.toolchain.tensor_map import PassedMap
 
 CODE = 'extern "C" __global__ void add(const float* x, float* y, int n, float a, long long m, bool b, void* raw) {}'
 KERNEL = RawModule(code=CODE).get_function("add")
@@ -83,8 +83,8 @@ def test_a_conjugated_view_is_refused():
 
 
 @pytest.fixture
-def accepted():
-    return Accepted(arguments(), torch.device("cpu"))
+def checked():
+    return CheckedArguments(arguments(), torch.device("cpu"))
 
 
 OTHERS = {
@@ -107,24 +107,24 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_what_is_not_as_in_the_last_launch_is_left_to_the_whole_check(accepted, other):
-    assert accepted.values(arguments()) is not None
-    is_left = accepted.values(arguments(**{name: make() for name, make in other.items()})) is None
+def test_what_is_not_as_in_the_last_launch_is_left_to_the_whole_check(checked, other):
+    assert checked.values(arguments()) is not None
+    is_left = checked.values(arguments(**{name: make() for name, make in other.items()})) is None
     assert is_left  # without the tensors in the message: to print one that has no memory ends the process
 
 
-def test_arguments_that_are_no_tuple_are_left_to_the_whole_check(accepted):
-    assert accepted.values(list(arguments())) is None and accepted.values(torch.ones(7)) is None
+def test_arguments_that_are_no_tuple_are_left_to_the_whole_check(checked):
+    assert checked.values(list(arguments())) is None and checked.values(torch.ones(7)) is None
 
 
 @pytest.mark.parametrize("args", [(np.int32(1),), (), arguments(raw=torch.ones(2, dtype=torch.complex64))])
 def test_without_a_real_tensor_every_launch_is_checked_in_whole(args):
-    assert Accepted(args, torch.device("cpu")).values(args) is None
+    assert CheckedArguments(args, torch.device("cpu")).values(args) is None
 
 
 def test_a_parameter_of_a_model_and_a_tensor_without_elements_are_as_quick():
     args = arguments(x=torch.nn.Parameter(torch.ones(8)), raw=torch.empty(0))
-    assert Accepted(args, torch.device("cpu")).values(args) is not None
+    assert CheckedArguments(args, torch.device("cpu")).values(args) is not None
 
 
 # ---- as the driver takes them
@@ -147,36 +147,36 @@ def test_the_driver_finds_every_value_bit_by_bit():
     x = torch.ones(8)
     struct = np.zeros((), np.dtype("i4,f4,i4"))[()]
     args = [x, *SCALARS, struct, np.complex64(1 + 2j), x[4:]]
-    accepted = Accepted(args, torch.device("cpu"))
-    _, address = accepted.fill(Accepted.checked_values(args))
+    checked = CheckedArguments(args, torch.device("cpu"))
+    _, address = checked.fill(CheckedArguments.checked_values(args))
     expected = [np.uint64(v.data_ptr()) if isinstance(v, torch.Tensor) else v for v in args]
     assert read_back(address, [v.nbytes for v in expected]) == [v.tobytes() for v in expected]
 
 
-def test_two_launches_at_a_time_have_memory_of_their_own_which_later_ones_take_again(accepted):
-    values = [accepted.values(arguments(n=np.int32(n))) for n in range(3)]
-    first, second = accepted.fill(values[0]), accepted.fill(values[1])
+def test_two_launches_at_a_time_have_memory_of_their_own_which_later_ones_take_again(checked):
+    values = [checked.values(arguments(n=np.int32(n))) for n in range(3)]
+    first, second = checked.fill(values[0]), checked.fill(values[1])
     assert [read_back(address, [8, 8, 4])[2] for _, address in (first, second)] == [b"\0\0\0\0", b"\1\0\0\0"]
-    accepted.release(first)
-    third = accepted.fill(values[2])
-    accepted.release(second)
-    fourth = accepted.fill(values[1])
+    checked.release(first)
+    third = checked.fill(values[2])
+    checked.release(second)
+    fourth = checked.fill(values[1])
     assert (third[1], fourth[1]) == (first[1], second[1])
     assert [read_back(address, [8, 8, 4])[2] for _, address in (third, fourth)] == [b"\2\0\0\0", b"\1\0\0\0"]
 
 
 def test_what_stays_is_laid_out_behind_what_a_launch_gives():
     args, given = arguments(), [0, 6]
-    accepted = Accepted(args, torch.device("cpu"), given)
+    checked = CheckedArguments(args, torch.device("cpu"), given)
     others = torch.ones(8), torch.ones(4)
-    assert accepted.values(others[:1]) is None and accepted.values((*others, others[0])) is None
+    assert checked.values(others[:1]) is None and checked.values((*others, others[0])) is None
     for first, last in (others, others[::-1]):
-        filled = accepted.fill(accepted.values((first, last)))
+        filled = checked.fill(checked.values((first, last)))
         now = first, *args[1:6], last
         expected = [np.uint64(v.data_ptr()) if isinstance(v, torch.Tensor) else v for v in now]
         assert read_back(filled[1], [v.nbytes for v in expected]) == [v.tobytes() for v in expected]
     args[1].untyped_storage().resize_(0)
-    is_left = accepted.values(others) is None
+    is_left = checked.values(others) is None
     assert is_left  # as above
 
 
@@ -192,18 +192,18 @@ class Encoded:
 
 def test_a_tensor_that_the_kernel_takes_as_a_map_is_encoded_once_for_each_address():
     made = []
-    open_map = OpenMap(lambda tensor: made.append(tensor) or Encoded(tensor))
+    passed_map = PassedMap(lambda tensor: made.append(tensor) or Encoded(tensor))
     args, given = arguments(), [0, 6]
-    accepted = Accepted(args, torch.device("cpu"), given, maps={0: open_map})
+    checked = CheckedArguments(args, torch.device("cpu"), given, maps={0: passed_map})
     others = torch.ones(8), torch.ones(4)
     for first, last in (others, others[::-1], others):
-        filled = accepted.fill(accepted.values((first, last)))
+        filled = checked.fill(checked.values((first, last)))
         found = read_back(filled[1], [128, *(8 if isinstance(v, torch.Tensor) else v.nbytes for v in args[1:])])
         assert found[0] == Encoded(first).for_gpu().tobytes() and found[6] == last.data_ptr().to_bytes(8, "little")
         assert found[1] == args[1].data_ptr().to_bytes(8, "little")
     assert len(made) == 2
-    assert accepted.values((others[0].double(), others[1])) is None
-    for _ in range(OpenMap.MOST):
+    assert checked.values((others[0].double(), others[1])) is None
+    for _ in range(PassedMap.MOST):
         made.append(tensor := torch.ones(1))
-        open_map.encoded(tensor)
-    assert open_map.encoded(others[0]) == Encoded(others[0]).for_gpu().tobytes()
+        passed_map.encoded(tensor)
+    assert passed_map.encoded(others[0]) == Encoded(others[0]).for_gpu().tobytes()

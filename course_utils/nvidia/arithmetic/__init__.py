@@ -1,4 +1,4 @@
-"""The arithmetic of CUDA C++: each operator, cast and function of its types, on the emulator and on silicon.
+"""The arithmetic of CUDA C++: each operator, cast and function of its types, on the emulator and on a GPU.
 
 `python -m course_utils bench arithmetic --record` computes the table on a GPU and keeps it; a test computes it on the
 emulator and compares all bits.

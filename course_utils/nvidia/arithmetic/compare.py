@@ -1,4 +1,4 @@
-"""The emulator's arithmetic beside silicon's: every bit, but where PTX or CUDA's tables leave some open."""
+"""The emulator's arithmetic beside a GPU's: every bit, except where PTX or CUDA's tables leave some open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPLAINED = {
 
 
 class Difference(NamedTuple):
-    """An expression for which the emulator and silicon differ: in how many values, and the first of them."""
+    """An expression for which emulator and GPU differ: in how many values, and the first of them."""
 
     expression: Expression
     count: int
@@ -31,8 +31,7 @@ class Difference(NamedTuple):
 
 
 def differences(rows: Iterable[Row], results: Mapping[Expression, Result]) -> list[Difference]:
-    """What the emulator gives otherwise than the record says, unless it is explained. An expression that the record
-    lacks is one, too."""
+    """Where the emulator's results differ from the record without an explanation, or the record lacks an expression."""
     recorded = {str(row["name"]): row for row in rows}
     found = []
     for expression, ours in results.items():
@@ -47,7 +46,7 @@ def differences(rows: Iterable[Row], results: Mapping[Expression, Result]) -> li
 def _one(expression: Expression, ours: Result, theirs: Result) -> Difference | None:
     if ours.type_number != theirs.type_number:
         names = [TYPES[number - 1].cpp if number else "another" for number in (ours.type_number, theirs.type_number)]
-        return Difference(expression, 1, f"its type is {names[0]} and on silicon {names[1]}")
+        return Difference(expression, 1, f"its type is {names[0]} and on the GPU {names[1]}")
     type_ = TYPES[ours.type_number - 1] if ours.type_number else None
     wrong = ours.bits != theirs.bits
     if type_ and type_.mantissa:
@@ -62,7 +61,7 @@ def _one(expression: Expression, ours: Result, theirs: Result) -> Difference | N
     )
     name = type_.name if type_ else "u64"
     pair = [shown(int(one.bits[first]), name) for one in (ours, theirs)]
-    return Difference(expression, int(wrong.sum()), f"of {given}: {pair[0]}, silicon {pair[1]}")
+    return Difference(expression, int(wrong.sum()), f"of {given}: {pair[0]}, GPU {pair[1]}")
 
 
 def _is_nan(bits: np.ndarray, type_: Type) -> np.ndarray:
@@ -71,7 +70,7 @@ def _is_nan(bits: np.ndarray, type_: Type) -> np.ndarray:
 
 
 def shown(bits: int, type_name: str) -> str:
-    """A number for a person, with its bits."""
+    """A number as a person reads it, and its bits."""
     type_ = next(type_ for type_ in TYPES if type_.name == type_name)
     if type_.mantissa:
         value = to_float(np.array([bits], dtype=np.uint64), type_)[0]
@@ -85,18 +84,18 @@ def counts() -> list[Row]:
     return [
         {
             "group": group,
-            "expressions": len(those),
-            "values": sum(arguments(expression.signature).shape[1] for expression in those),
+            "expressions": len(members),
+            "values": sum(arguments(expression.signature).shape[1] for expression in members),
         }
-        for group, those in groups().items()
+        for group, members in groups().items()
     ]
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """The `counts`, and for how many expressions the emulator gives something else."""
+    """The `counts`, and for how many expressions of each group the emulator differs."""
     lines: list[Row] = []
-    for line, those in zip(counts(), groups().values(), strict=True):
-        found = differences(rows, run(tuple(those), "cpu"))
+    for line, members in zip(counts(), groups().values(), strict=True):
+        found = differences(rows, run(tuple(members), "cpu"))
         first = f"{found[0].expression.name} {found[0].why}" if found else ""
         lines.append({**line, "different": len(found), "the first": first})
     return lines

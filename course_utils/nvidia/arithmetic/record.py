@@ -1,4 +1,4 @@
-"""What silicon gives for the expressions of the table, in the rows of a record."""
+"""A GPU's results for the expressions of the table, as the rows of a record."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from course_utils.nvidia.arithmetic.values import arguments
 
 def measure_arithmetic() -> list[Row]:
     """A row for each expression, as the GPU computes it."""
-    chosen = [tuple(those) for those in groups().values()]
+    chosen = [tuple(members) for members in groups().values()]
     with ThreadPoolExecutor(8) as pool:  # a minute, one after the other
-        list(pool.map(lambda those: built(those, "cuda"), chosen))
+        list(pool.map(lambda members: built(members, "cuda"), chosen))
     rows: list[Row] = []
-    for those in chosen:
-        found = run(those, "cuda")
-        rows += [to_row(expression, found[expression]) for expression in those]
+    for members in chosen:
+        found = run(members, "cuda")
+        rows += [to_row(expression, found[expression]) for expression in members]
     return rows
 
 

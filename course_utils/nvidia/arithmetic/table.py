@@ -83,7 +83,7 @@ def code(chosen: Iterable[Expression]) -> str:
     """A file of CUDA C++ with a kernel for each signature, k_s32_f32 for instance, and a row for each expression."""
     parts = ["#include <cuda_fp8.h>\n"] if any("fp8" in e.text for e in chosen) else []
     parts.append(HEAD % NUMBERS)
-    for signature, those in _by_signature(chosen).items():
+    for signature, members in _by_signature(chosen).items():
         letters = LETTERS[: len(signature)]
         given = "".join(f"const unsigned long long* {letter}_, " for letter in letters)
         parts.append(
@@ -95,7 +95,7 @@ def code(chosen: Iterable[Expression]) -> str:
         for name, letter in zip(signature, letters, strict=True):
             cpp = by_name(name).cpp
             parts.append(f"    const {cpp} {letter} = from_bits<{cpp}>({letter}_[i]);\n")
-        parts += [f"    ROW({row}, {e.text})\n" for row, e in enumerate(those)]
+        parts += [f"    ROW({row}, {e.text})\n" for row, e in enumerate(members)]
         parts.append("}\n")
     return "".join(parts)
 
@@ -134,14 +134,14 @@ def run(chosen: tuple[Expression, ...], device: str) -> dict[Expression, Result]
     """What the expressions give on a device. Raises what a launch raises."""
     launch = built(chosen, device)
     found: dict[Expression, Result] = {}
-    for signature, those in _by_signature(chosen).items():
+    for signature, members in _by_signature(chosen).items():
         given = arguments(signature)
         n = given.shape[1]
-        out = torch.zeros(len(those), n, dtype=torch.uint64, device=device)
-        types = torch.full((len(those),), -1, dtype=torch.int32, device=device)
+        out = torch.zeros(len(members), n, dtype=torch.uint64, device=device)
+        types = torch.full((len(members),), -1, dtype=torch.int32, device=device)
         tensors = [torch.from_numpy(row.copy()).to(device) for row in given]
         launch(f"k_{'_'.join(signature)}", -(-n // THREADS), (*tensors, np.int32(n), out, types))
         bits = out.cpu().numpy()
-        for row, (expression, number) in enumerate(zip(those, types.tolist(), strict=True)):
+        for row, (expression, number) in enumerate(zip(members, types.tolist(), strict=True)):
             found[expression] = Result(number, bits[row])
     return found

@@ -1,8 +1,8 @@
-"""Where silicon's last bits are its own: functions for which CUDA's documents give a bound of the error and no value.
+"""Functions for which CUDA's documents bound the error and leave the last bits open, so that a GPU has its own.
 
 The bounds are those of the CUDA C++ Programming Guide ("Mathematical Functions", "Intrinsic Functions"), in units of
-the last place (ulp). Silicon's result lies within its bound of the true value, and the emulator's, which is the host's
-C library's, within `OURS` of it.
+the last place (ulp). The GPU's result lies within its bound of the true value, and the emulator's, which is the
+host's C library's, within `OURS` of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OURS = 2
 
 
 class Bound(NamedTuple):
-    """Of an error: in ulp, or, where that is more, as a size. `of` gives ulp and sizes beyond that, by argument."""
+    """A bound of an error: in ulp, or absolute where that is more. `of`: arguments -> what is added to both."""
 
     ulp: float
     size: float = 0.0
@@ -87,7 +87,7 @@ BOUNDS: dict[tuple[str, str], Bound] = {
 
 
 def bound(expression: Expression) -> Bound | None:
-    """How far from the true value silicon may be; None: not at all."""
+    """How far from the true value the GPU may be; None: not at all."""
     called = re.search(r"\b([a-z_]\w*)\((?:a|\d, a|3, x)\b", expression.text)
     if not called or expression.signature[0] not in FLOATS:
         return None
@@ -102,7 +102,7 @@ def ordered(bits: np.ndarray, type_: Type) -> np.ndarray:
 
 
 def allowed(expression: Expression, type_: Type, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Which values are near enough to silicon's: bool [n]."""
+    """Which values are near enough to the GPU's: bool [n]."""
     limit = bound(expression)
     if limit is None:
         return np.zeros(ours.shape, dtype=bool)
@@ -121,7 +121,7 @@ def allowed(expression: Expression, type_: Type, ours: np.ndarray, theirs: np.nd
 
 
 def _recurs(expression: Expression, x: np.ndarray, ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Silicon's jn and yn from the second order on come of a recurrence: for the least x of jn it leaves the range and
+    """A GPU computes jn and yn from the second order on by a recurrence: for the least x of jn it leaves the range and
     gives NaN, and at -0 and -inf it loses the sign."""
     if not re.search(r"\b[jy]nf?\((2|5)", expression.text):
         return np.zeros(x.shape, dtype=bool)

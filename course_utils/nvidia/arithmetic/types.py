@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Type(NamedTuple):
-    """A type by its short name, its name in CUDA C++, its bits, and those of its mantissa (0: an integer)."""
+    """A type by its short name, its name in CUDA C++, its bits, and the bits of its mantissa (0: an integer)."""
 
     name: str
     cpp: str

@@ -196,6 +196,10 @@ def bytes_of_both_orders(draw: Random) -> Question:
     rows, columns = draw.choice(((128, 32), (64, 16), (256, 64), (32, 128)))
     fa1, fa2 = (_megabytes(one, length, d, rows, columns) for one in (costs.fa1_traffic, costs.fa2_traffic))
     one = length * d * 4 / _MB  # a matrix of length × d
+
+    def requested(megabytes: float, why: str, *mistakes: Mistake) -> Figure:
+        return Figure(megabytes, "MB", why, 0.02, mistakes)
+
     by_rows, by_columns = costs.ceil_div(length, rows), costs.ceil_div(length, columns)
     return Grid(
         prompt=(
@@ -207,66 +211,46 @@ def bytes_of_both_orders(draw: Random) -> Question:
         columns=("FA1: outer loop over K and V", "FA2: outer loop over Q"),
         cells=(
             (
-                Figure(
+                requested(
                     fa1["Q tiles"],
-                    "MB",
                     f"Q is read once for each of the {by_columns} tiles of keys.",
-                    0.02,
-                    (
-                        Mistake(one, "FA1 holds K and V. Q streams past them once for every tile of keys."),
-                        Mistake(by_rows * one, "FA1's outer loop runs over tiles of keys: B_c says how many, not B_r."),
-                    ),
+                    Mistake(one, "FA1 holds K and V. Q streams past them once for every tile of keys."),
+                    Mistake(by_rows * one, "FA1's outer loop runs over tiles of keys: B_c says how many, not B_r."),
                 ),
-                Figure(
+                requested(
                     fa2["Q tiles"],
-                    "MB",
                     "A block loads its tile of Q once and holds it.",
-                    0.02,
-                    (Mistake(by_columns * one, "FA2 holds the query tile. K and V are what streams past it."),),
+                    Mistake(by_columns * one, "FA2 holds the query tile. K and V are what streams past it."),
                 ),
             ),
             (
-                Figure(
+                requested(
                     fa1["K and V tiles"],
-                    "MB",
                     "Each tile of K and V is loaded once, by the outer loop.",
-                    0.02,
-                    (
-                        Mistake(one, "K and V are two matrices."),
-                        Mistake(2 * by_rows * one, "That is FA2's order. FA1's outer loop holds K and V."),
-                    ),
+                    Mistake(one, "K and V are two matrices."),
+                    Mistake(2 * by_rows * one, "That is FA2's order. FA1's outer loop holds K and V."),
                 ),
-                Figure(
+                requested(
                     fa2["K and V tiles"],
-                    "MB",
                     f"Both are read once for each of the {by_rows} query tiles.",
-                    0.02,
-                    (
-                        Mistake(by_rows * one, "K and V are two matrices."),
-                        Mistake(
-                            2 * by_columns * one, "K and V come back once per query tile: B_r says how often, not B_c."
-                        ),
-                        Mistake(2 * one, "K and V would be read once only if they stayed on the chip. FA2 holds Q."),
+                    Mistake(by_rows * one, "K and V are two matrices."),
+                    Mistake(
+                        2 * by_columns * one, "K and V come back once per query tile: B_r says how often, not B_c."
                     ),
+                    Mistake(2 * one, "K and V would be read once only if they stayed on the chip. FA2 holds Q."),
                 ),
             ),
             (
-                Figure(
+                requested(
                     fa1["O tiles"],
-                    "MB",
                     f"O is read and written for each of the {by_columns} tiles of keys.",
-                    0.02,
-                    (
-                        Mistake(by_columns * one, "O is written and also read back at each inner step."),
-                        Mistake(one, "FA1 leaves a query tile unfinished, and comes back to it for each tile of keys."),
-                    ),
+                    Mistake(by_columns * one, "O is written and also read back at each inner step."),
+                    Mistake(one, "FA1 leaves a query tile unfinished, and comes back to it for each tile of keys."),
                 ),
-                Figure(
+                requested(
                     fa2["O tiles"],
-                    "MB",
                     "O waits in registers, and is written once.",
-                    0.02,
-                    (Mistake(2 * one, "Nothing of O is read back: it was never anywhere but in registers."),),
+                    Mistake(2 * one, "Nothing of O is read back: it was never anywhere but in registers."),
                 ),
             ),
         ),
