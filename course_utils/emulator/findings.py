@@ -71,9 +71,9 @@ def _of_memory(f: raw.RawFinding, memory: DeviceMemory) -> dict[str, object]:
     kind = words.KINDS[f.defect.kind]
     if kind == "misaligned":
         return {"alignment": f.defect.figures.of[1]}
-    if kind == "past dynamic shared" or (kind == "out of bounds" and f.is_shared):
+    if kind == "past dynamic shared":
         return {"numbers": (f.address,), "space": "shared"}
-    if kind != "out of bounds":
+    if kind != "out of bounds" or f.is_shared:
         return {}
     nearest = memory.nearest(f.address)
     if nearest is None:

@@ -369,7 +369,7 @@ def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
             value = tuple(value)
         if not any(name in field_.type for name in _TYPES.get(type(value), ())):
             raise TypeError(f"{field_.name} is {value!r}")
-        if isinstance(value, tuple) and not all(type(n) is int and abs(n) < 2**63 for n in value):
+        if isinstance(value, tuple) and not all(type(n) is int and abs(n) < 2**64 for n in value):
             raise TypeError(f"{field_.name} is {value!r}")
         if isinstance(value, int) and not 0 <= value < 2**62:
             raise ValueError(f"{field_.name} is {value}")
