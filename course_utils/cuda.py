@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_utils.emulator import tracing
+from course_utils.emulator import watching
 from course_utils.emulator.memory import Array, Mapped
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
 from course_utils.toolchain import dependent_launch
@@ -292,13 +292,13 @@ class Kernel:
         dependent: as for a `ReadyLaunch`.
         """
         last = self._last  # read once: another thread may launch the kernel, too
-        values = last[0].values(args) if last and not tracing.active() else None
+        values = last[0].values(args) if last and not watching.active() else None
         if last is None or values is None:
             device = self._parameters.check(args) or _current_device()
             if device.type == "cpu":
                 self._launch_emulated(*size, args)
                 return None
-            if tracing.active():
+            if watching.active():
                 self._launch_on_copies(device, *size, args)
                 return None
             args = tuple(a.for_gpu() if isinstance(a, TensorMap) else a for a in args)
@@ -320,19 +320,19 @@ class Kernel:
         arguments: list[Array | Mapped | bytes] = []
         sizes = module.argument_sizes(self.name)
         for index, argument in enumerate(args):
-            label, size = self._parameters.label(index), sizes[index]
+            name, size = self._parameters.parameters[index].name, sizes[index]
             if isinstance(argument, torch.Tensor):
                 writable = not (self.parameters[index].pointer and self.parameters[index].const)
-                arguments.append(Array(argument.detach(), label, writable))
+                arguments.append(Array(argument.detach(), index, name, writable))
                 continue
             if isinstance(argument, TensorMap):
-                arguments.append(Mapped(Array(argument.memory, label, writable=True), argument.for_emulator))
+                arguments.append(Mapped(Array(argument.memory, index, name, writable=True), argument.for_emulator))
                 given = TENSOR_MAP_BYTES
             else:
                 arguments.append(argument.tobytes())  # type: ignore[attr-defined]
                 given = len(arguments[-1])
             if given != size:
-                raise TypeError(f"{label} takes {size} bytes, got {given} ({argument!s})")
+                raise TypeError(f"{self._parameters.label(index)} takes {size} bytes, got {given} ({argument!s})")
         module.launch(self.name, grid, block, arguments, shared_mem)
 
     def _launch_on_copies(
@@ -488,7 +488,7 @@ class ReadyLaunch:
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         again = self._again
-        values = again[0].values(tensors) if again and not tracing.active() else None
+        values = again[0].values(tensors) if again and not watching.active() else None
         if again and values is not None:
             stream = again[1].launch(self._size, again[0], values, self._dependent)
             if self._tensors and stream not in self._streams:

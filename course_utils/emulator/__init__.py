@@ -7,9 +7,11 @@
     module.py      load, look up, launch           debug_lines.py  from a crash to a line
     launch.py      the worker process              report.py       and to an exception
     waiting.py     how far a long launch is
-    tracing.py     what watches a launch           trace_results.py what a watched launch leaves
+    watching.py    what watches a launch: clients  trace_results.py what a watched launch leaves
+    tracing.py     sanitize(), profile()           defects.py      what is wrong, as the runtime gives it
     sanitizer.py   findings                        profiler.py     counters per source line
-    pages.py       both of them in a notebook
+    findings.py    how they are made of that       counters.py     and these
+    words.py       what findings say               pages.py        both of them in a notebook
     recorder.py    record(): one block             raw_recording.py what a recorded launch takes and leaves
     recording.py   the recording, packed           recorded.py     what it consists of
     frames.py      where local variables are       origins.py      who wrote a byte, what went into it

@@ -27,6 +27,7 @@ from course_utils.emulator.cuda_headers import cuda_folder
 from course_utils.emulator.exact import exact
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
+from course_utils.toolchain.source import INCLUDE_LINE
 
 HERE = Path(__file__).resolve().parent
 PRELUDE = "emu_prelude.h"  # what every kernel begins with
@@ -35,7 +36,6 @@ NVRTC_MACROS = "emu_nvrtc.h"  # and what follows it
 OPTIONS = "emu_options.h"  # the macros of a kernel's options, and after them its first line
 CUDA_HEADERS = "cuda_toolkit"  # what the folder of NVIDIA's headers is called in an #include of the emulator's own
 _OF_FLOAT16 = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"](cuda_(fp|bf)16|cuda_fp[468]|mma)\.h', re.MULTILINE)
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([\w/]+\.h)[>"]', re.MULTILINE)
 FOR_HOPPER = "-DEMU_HOPPER=1"  # the option of a kernel for sm_90a
 RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
     f"{name}.cpp"
@@ -340,8 +340,10 @@ def _compile(compiler: Compiler, flags: list[str], prelude: list[str], name: str
 
 def _own_headers(texts: Iterable[str]) -> list[str]:
     """CUDA's headers that these texts include and that are the emulator's own: their names may be a kernel's macros."""
-    named = {name for text in texts for name in _INCLUDE.findall(text) if not name.startswith(("emu_", "cuda/"))}
-    return sorted(name for name in named if (HERE / "include" / name).is_file())
+    include = HERE / "include"
+    own = {file.relative_to(include).as_posix() for file in include.rglob("*.h")}  # no name that leads out of here
+    named = {name for text in texts for name in INCLUDE_LINE.findall(text)}
+    return sorted(name for name in named & own if not name.startswith(("emu_", "cuda/")))
 
 
 def _definitions(options: list[str]) -> tuple[list[str], str]:

@@ -25,8 +25,8 @@ from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.raw_recording import RECORDING_BYTES, RawRecording
 from course_utils.emulator.report import FINISHED, REPORT_BYTES, Report, printed_text
 from course_utils.emulator.trace_results import MOST_ARRAYS, RESULTS_BYTES, TraceResults
-from course_utils.emulator.tracing import Watch
 from course_utils.emulator.waiting import Progress
+from course_utils.emulator.watching import Watch
 
 
 def _threads() -> int:

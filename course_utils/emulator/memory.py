@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -23,16 +24,27 @@ DEVICE_BASE = 1 << 38  # where device addresses start: above every heap, below e
 
 @dataclass(eq=False)
 class Array:
-    """A CPU tensor as a kernel argument: `label` names it in messages; only a `writable` one is copied back."""
+    """A CPU tensor as a kernel argument: which one, counted from 0, and its name ("" if it has none). Only a `writable`
+    one is copied back."""
 
     tensor: torch.Tensor
-    label: str
+    index: int
+    name: str
     writable: bool
 
     @property
     def size(self) -> int:
         """In bytes."""
         return self.tensor.numel() * self.tensor.element_size()
+
+
+class Nearest(NamedTuple):
+    """The array that is nearest to an access. It begins `distance` bytes "before" the array, or "past" its end; or it
+    is wide, begins inside and reaches "over" the end, of which `distance` bytes are left."""
+
+    array: Array
+    side: str
+    distance: int
 
 
 @dataclass(eq=False)
@@ -54,10 +66,10 @@ class _Region:
     copy_shift: int = 0  # address of the copy in this process - the tensor's address
 
 
-def _regions(positions: dict[Array, int]) -> list[_Region]:
+def _regions(arrays: Sequence[Array]) -> list[_Region]:
     """In the order of the arguments: by their addresses here, a wild access would meet another one in each run."""
     regions: list[_Region] = []
-    for array in sorted(positions, key=lambda a: a.tensor.data_ptr()):
+    for array in sorted(arrays, key=lambda a: a.tensor.data_ptr()):
         low = array.tensor.data_ptr()
         high = low + array.size
         if regions and low < regions[-1].high:
@@ -65,7 +77,7 @@ def _regions(positions: dict[Array, int]) -> list[_Region]:
         else:
             regions.append(_Region(low, high))
         regions[-1].arrays.append(array)
-    return sorted(regions, key=lambda region: min(positions[array] for array in region.arrays))
+    return sorted(regions, key=lambda region: min(array.index for array in region.arrays))
 
 
 def _pages(size: int) -> int:
@@ -83,8 +95,7 @@ class DeviceMemory:
     def __init__(self, arrays: list[Array], front_bytes: int, *, as_on_a_gpu: bool = False) -> None:
         """`as_on_a_gpu`: arrays start where a GPU's allocator would put them, for the sake of their sectors and banks,
         instead of ending at a gap, where an overrun is a fault."""
-        self._positions = {array: position for position, array in enumerate(arrays)}
-        self._regions = _regions(self._positions)
+        self._regions = _regions(arrays)
         self.front_bytes = _pages(front_bytes)
         self.mappings: list[tuple[int, int, int]] = []
         address, offset = DEVICE_BASE + GAP, self.front_bytes
@@ -146,22 +157,19 @@ class DeviceMemory:
             for region in self._regions
         ]
 
-    def arrays(self) -> list[tuple[int, str, int]]:
-        """For each of the `spans`: the position of its first array among the arguments, label, bytes."""
-        found = []
-        for region in self._regions:
-            arrays = sorted(region.arrays, key=self._positions.__getitem__)
-            label = " = ".join(array.label for array in arrays)
-            found.append((self._positions[arrays[0]], label, region.high - region.low))
-        return found
+    def arrays(self) -> list[tuple[list[Array], int]]:
+        """For each of the `spans`: its arrays, in the order of the arguments, and bytes."""
+        return [
+            (sorted(region.arrays, key=lambda array: array.index), region.high - region.low) for region in self._regions
+        ]
 
-    def tensors(self) -> list[tuple[str, torch.Tensor | None, int, int]]:
-        """For each of the `spans`: label, the tensor that is all of it (None: several share it), and where its bytes
-        are in this process as they were before the launch: address and how many."""
+    def tensors(self) -> list[tuple[list[Array], torch.Tensor | None, int, int]]:
+        """For each of the `spans`: its arrays, the tensor that is all of it (None: several share it), and where its
+        bytes are in this process as they were before the launch: address and how many."""
         found = []
-        for region, (_, label, size) in zip(self._regions, self.arrays(), strict=True):
+        for region, (arrays, size) in zip(self._regions, self.arrays(), strict=True):
             whole = [array.tensor for array in region.arrays if array.size == size]
-            found.append((label, whole[0] if whole else None, region.low, size))
+            found.append((arrays, whole[0] if whole else None, region.low, size))
         return found
 
     def copy_back(self) -> None:
@@ -172,23 +180,19 @@ class DeviceMemory:
                     low = array.tensor.data_ptr()
                     ctypes.memmove(low, low + region.copy_shift, array.size)
 
-    def describe(self, address: int) -> str:
-        """Where an access that is out of bounds begins, in words: by the nearest array."""
-        nearest: tuple[int, str] | None = None
+    def nearest(self, address: int) -> Nearest | None:
+        """Which array an access that is out of bounds is nearest to; None: it is far from each."""
+        nearest: Nearest | None = None
         for region in self._regions:
             for array in region.arrays:
                 low = array.tensor.data_ptr() + region.shift
                 end = low + array.size
                 if address < low:
-                    distance, where = low - address, "before"
+                    found = Nearest(array, "before", low - address)
                 elif address < end:  # a wide access that reaches over the end
-                    distance, where = end - address, "before the end of"
+                    found = Nearest(array, "over", end - address)
                 else:
-                    distance, where = address - end, "past the end of"
-                how_far = f"{distance:,} byte{'s' if distance != 1 else ''}" if distance else "the first bytes"
-                text = f"{how_far} {where} {array.label} ({array.size:,} bytes)"
-                if nearest is None or distance < nearest[0]:
-                    nearest = (distance, text)
-        if nearest and nearest[0] < 64 * GAP:
-            return nearest[1]
-        return f"at address {address:#x}, near no argument of the kernel"
+                    found = Nearest(array, "past", address - end)
+                if nearest is None or found.distance < nearest.distance:
+                    nearest = found
+        return nearest if nearest and nearest.distance < 64 * GAP else None

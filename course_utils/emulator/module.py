@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from course_utils.emulator import launch, recorder, report, tracing
+from course_utils.emulator import launch, report, watching
 from course_utils.emulator.compiler import (
     FOR_HOPPER,
     Build,
@@ -32,8 +32,10 @@ from course_utils.emulator.raw_recording import RECORDING_BYTES
 from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.shortfalls import shortfall
 from course_utils.emulator.trace_results import RESULTS_BYTES
+from course_utils.emulator.tracing import Sanitizer
 from course_utils.emulator.translate import Translation, translate
-from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
+from course_utils.emulator.watching import LaunchTrace, Watch
+from course_utils.toolchain.errors import CompileError, Index3, KernelError, LaunchError
 from course_utils.toolchain.source import (
     HOPPER,
     INCLUDE,
@@ -100,6 +102,13 @@ def _architectures(presented: Architecture) -> list[str]:
 def _index(block: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
     """(x, y, z) of a block's number in the grid."""
     return block % grid[0], block // grid[0] % grid[1], block // (grid[0] * grid[1])
+
+
+def _value(argument: Array | Mapped | bytes, memory: DeviceMemory) -> bytes:
+    """An argument as the kernel takes it."""
+    if isinstance(argument, Array):
+        return memory.pointer(argument.tensor).to_bytes(8, "little")
+    return argument.encode(memory.pointer(argument.array.tensor)) if isinstance(argument, Mapped) else argument
 
 
 class _Library:
@@ -241,7 +250,7 @@ class EmulatedModule:
             runtime = build_runtime(self._compiler)
             self._build = functools.partial(_Library, translated, host_options, self.name, runtime)
             # The one that a launch would take here and now: many a module is only ever watched, or never.
-            self._first = self._library(Build.TRACED if tracing.active() else Build.PLAIN)
+            self._first = self._library(Build.TRACED if watching.active() else Build.PLAIN)
         except CompileError:
             self._verdict.is_taken()  # else NVRTC's words are the ones
             raise
@@ -351,35 +360,25 @@ class EmulatedModule:
 
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
-        watch = tracing.watch(grid, function)
+        watch = watching.watch(grid, function)
         cluster = self._checked_cluster(function, grid)
         if watch and self._hopper:
-            if watch.in_step:
-                raise LaunchError(
-                    f"{self.name} is for {HOPPER}: in_step() does not know its asynchronous instructions; launch it "
-                    "outside"
-                )
-            if watch.sanitize and watch.profile:
-                raise LaunchError(
-                    f"{self.name} is for {HOPPER}: sanitize() and profile() around each other watch no such kernel; "
-                    "use one after the other"
-                )
+            for client in watch.clients:
+                if why := client.refusal(watch):
+                    raise LaunchError(f"{self.name} is for {HOPPER}: {why}")
             watch = replace(watch, hopper=True)
         elif watch and watch.sanitize and self._uses_mbarriers:
             watch = replace(watch, hopper=True)  # only asynccheck knows what these order
         run = functools.partial(self._run, function, grid, block, cluster, arguments, shared_mem)
         if watch and watch.record:
             of_block = _index(watch.blocks[0], grid)
-            sanitized = replace(watch, sanitize=True, blocks=(), record=0, preferred=of_block)
+            sanitizer = Sanitizer()
+            sanitized = replace(watch, sanitize=True, blocks=(), record=0, preferred=of_block, clients=(sanitizer,))
 
             def find(time_limit: float | None) -> tuple[Finding, ...]:
-                with (
-                    tracing.findings_aside() as found,
-                    launch.configure(time_limit=time_limit),
-                    contextlib.suppress(KernelError),
-                ):
+                with launch.configure(time_limit=time_limit), contextlib.suppress(KernelError):
                     run(sanitized, keep=False)
-                return tuple(found.findings)
+                return tuple(sanitizer.report.findings)
 
             run(watch, find=find)
         else:
@@ -393,7 +392,7 @@ class EmulatedModule:
         cluster: tuple[int, int, int],
         arguments: list[Array | Mapped | bytes],
         shared_mem: int,
-        watch: tracing.Watch | None,
+        watch: Watch | None,
         *,
         keep: bool = True,
         find: Callable[[float | None], tuple[Finding, ...]] = lambda time_limit: (),
@@ -412,14 +411,6 @@ class EmulatedModule:
         global_variables = [variable for name, variable in self._globals.items() if name in library.symbols]
         on_a_gpu = watch is not None and not watch.record
         with DeviceMemory(arrays, launch.front_bytes(global_variables, watch), as_on_a_gpu=on_a_gpu) as memory:
-            values = [
-                memory.pointer(argument.tensor).to_bytes(8, "little")
-                if isinstance(argument, Array)
-                else argument.encode(memory.pointer(argument.array.tensor))
-                if isinstance(argument, Mapped)
-                else argument
-                for argument in arguments
-            ]
             ended = launch.run(
                 library.runtime_path,
                 library.path,
@@ -431,7 +422,7 @@ class EmulatedModule:
                 grid=grid,
                 block=block,
                 cluster=cluster,
-                arguments=values,
+                arguments=[_value(argument, memory) for argument in arguments],
                 memory=memory,
                 shared_mem=shared_mem,
                 watch=watch,
@@ -449,34 +440,8 @@ class EmulatedModule:
             findings = () if is_endless else find(2 * launch.patience() if has_failed else None)
             if keep:
                 launch.keep(ended.report, memory, global_variables)
-            if ended.recorded is not None:
-                recording = recorder.collect(
-                    ended.recorded,
-                    kernel=function,
-                    file=self.name,
-                    grid=grid,
-                    block=block,
-                    index=_index(watch.blocks[0], grid),
-                    shared_mem=shared_mem,
-                    memory=memory,
-                    statics=library.named_statics,
-                    functions=library.recorded_functions,
-                    lines=library.lines,
-                    entries=library.entry_code,
-                    sources=self._originals,
-                    findings=findings,
-                )
-                tracing.recorded(recording)
-            elif ended.traced is not None:
-                tracing.collect(
-                    ended.traced,
-                    kernel=function,
-                    blocks=math.prod(grid),
-                    memory=memory,
-                    locate=library.lines.locate,
-                    sources=self._originals,
-                    preferred=watch.preferred,
-                )
+            for client in watch.clients if watch else ():
+                client.take(self._trace(function, grid, block, shared_mem, watch, library, memory, ended, findings))
             if ended.report.outcome != report.FINISHED:
                 raise report.failure(
                     ended.report,
@@ -484,7 +449,43 @@ class EmulatedModule:
                     exit_status=ended.exit_status,
                     places=lambda program_counter: library.lines.places(program_counter - ended.load_address),
                     source=lambda file: self._originals.get(file, ""),
-                    describe_address=memory.describe,
+                    nearest=memory.nearest,
                 )
             if keep:
                 memory.copy_back()
+
+    def _trace(
+        self,
+        function: str,
+        grid: Index3,
+        block: Index3,
+        shared_mem: int,
+        watch: Watch,
+        library: _Library,
+        memory: DeviceMemory,
+        ended: launch.Ended,
+        findings: tuple[Finding, ...],
+    ) -> LaunchTrace:
+        """What clients take of a launch."""
+        trace = LaunchTrace(
+            kernel=function,
+            file=self.name,
+            grid=grid,
+            block=block,
+            shared_mem=shared_mem,
+            watch=watch,
+            results=ended.traced,
+            memory=memory,
+            lines=library.lines,
+            sources=self._originals,
+        )
+        if not watch.record:
+            return trace
+        return replace(
+            trace,
+            recorded=ended.recorded,
+            statics=library.named_statics,
+            functions=library.recorded_functions,
+            entries=library.entry_code,
+            findings=findings,
+        )

@@ -102,11 +102,11 @@ class Parties:
         """Those of a thread's steps that its finding may be about. Out of bounds are accesses outside of every array,
         or of shared memory where only an index is known; initcheck's are reads of what nobody has written before."""
         shared = steps[(self._op[steps] <= ATOMIC) & self._in_shared[steps]]
-        if finding.tool == "memcheck" and not finding.message.startswith("misaligned"):
+        if finding.tool == "memcheck" and finding.kind != "misaligned":
             outside = self._outside(steps)
             if not len(outside):  # another thread came there first, and the launch ended
                 outside = self._outside(self._steps(finding.line, None))
-            if len(outside) or not finding.message.startswith("out of bounds: index"):
+            if len(outside) or finding.kind != "index out of bounds":
                 return outside
             return shared if len(shared) else steps
         if finding.tool == "initcheck":

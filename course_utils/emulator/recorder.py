@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import ctypes
-import re
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from course_utils.emulator import tracing
 from course_utils.emulator.debug_lines import DebugLines
-from course_utils.emulator.frames import Function, Shared
-from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.frames import Function
 from course_utils.emulator.origins import write_of_each_read
 from course_utils.emulator.parties import Parties
 from course_utils.emulator.raw_recording import IS_SITE, MOST_ROWS, RawRecording
 from course_utils.emulator.recorded import RecordedArray, RecordedFinding, RecordedPlace, RecordedVariable, row_counts
 from course_utils.emulator.recording import COLUMNS, Recording
-from course_utils.emulator.sanitizer import Finding
-from course_utils.toolchain.errors import KernelError
+from course_utils.emulator.tracing import block_index
+from course_utils.emulator.watching import Client, LaunchTrace, Watch, linear_index, watching
+from course_utils.toolchain.errors import Index3, KernelError
+from course_utils.toolchain.parameters import argument_label
 
 MOST_ACCESSES = 4_000_000  # of threads, in a recording
 LAST_STEPS = 100  # of a recording that is too long: where it was in the end
 # What PyTorch calls the types of elements in shared memory.
 DTYPES = {"float": "float32", "half": "float16", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3", "int": "int32"}
 DTYPES |= {"unsigned int": "uint32", "short int": "int16", "unsigned short": "uint16", "unsigned char": "uint8"}
-Static = tuple[str, int, "Shared | None"]  # a __shared__ variable: its name, its bytes, what its elements are
 
 
 def record(
@@ -64,52 +63,66 @@ def record(
         raise ValueError(f"launch takes a number from 0 on, got {launch!r}")
     if not _is_integer(limit) or not 1 <= limit <= MOST_ROWS:
         raise ValueError(f"limit takes a positive int up to {MOST_ROWS}, got {limit!r}")
-    asked = tracing.Asked(tracing.block_index(block, "block"), launch, int(limit))
+    recorder = Recorder(block_index(block, "block"), launch, int(limit))
     failure = ""
-    with tracing.recording(asked):
+    with watching(recorder):
         try:
             call()
         except KernelError as error:
-            if asked.recording is None or len(asked.kernels) - 1 != (launch or 0):
+            if recorder.recording is None or len(recorder.kernels) - 1 != (launch or 0):
                 raise
             failure = str(error)
-    made = ", ".join(f"{number}: {kernel}()" for number, kernel in enumerate(asked.kernels)) or "none"
-    if asked.recording is None:
+    made = ", ".join(f"{number}: {kernel}()" for number, kernel in enumerate(recorder.kernels)) or "none"
+    if recorder.recording is None:
         raise ValueError(f"call makes no launch number {launch or 0}; it makes {made}")
-    if launch is None and len(asked.kernels) > 1:
+    if launch is None and len(recorder.kernels) > 1:
         raise ValueError(f"call makes several launches ({made}): say which one to record, as in launch=0")
-    return replace(asked.recording, failure=failure)
+    return replace(recorder.recording, failure=failure)
+
+
+class Recorder(Client):
+    """Records one of the launches, `launch` (None: the first): a block of it, and at most `limit` accesses. `kernels`:
+    those launched so far; `recording`: what came of it."""
+
+    alone = True
+
+    def __init__(self, block: Index3, launch: int | None, limit: int) -> None:
+        self.block, self.launch, self.limit = block, launch, limit
+        self.kernels: list[str] = []
+        self.recording: Recording | None = None
+        self.thread = threading.get_ident()  # that asks
+
+    def conflict(self, other: Client) -> str:
+        if isinstance(other, Recorder) and other.thread != self.thread:
+            return "record() while another thread records, which would see the launches of both: wait for it"
+        return "record() inside sanitize(), profile(), in_step() or another record(): use one after the other"
+
+    def watch(self, grid: Index3, kernel: str) -> Watch | None:
+        self.kernels.append(kernel)
+        if len(self.kernels) - 1 != (self.launch or 0):
+            return None
+        index = linear_index(self.block, grid)
+        if index is None:
+            raise ValueError(f"block takes an index in the grid {grid} of {kernel}(), got {self.block}")
+        return Watch(blocks=(index,), record=self.limit)
+
+    def take(self, trace: LaunchTrace) -> None:
+        self.recording = collect(trace, self.block)
 
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def collect(
-    raw: RawRecording,
-    *,
-    kernel: str,
-    file: str,
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    index: tuple[int, int, int],
-    shared_mem: int,
-    memory: DeviceMemory,
-    statics: list[Static],
-    functions: Sequence[Function],
-    lines: DebugLines,
-    entries: Sequence[tuple[int, int]],
-    sources: Mapping[str, str],
-    findings: tuple[Finding, ...],
-) -> Recording:
-    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `sources`: the
-    text of each file by its name.
+def collect(trace: LaunchTrace, index: Index3) -> Recording:
+    """The recording of the block `index` that a launch has left.
 
     Raises ValueError where there was no room for it.
     """
+    raw, kernel, sources = trace.recorded, trace.kernel, trace.sources
     steps, rows, words, changes = raw.columns()
     rows = rows.astype(np.int32)
-    place_of, places = _places(steps["place"], raw, lines, entries)
+    place_of, places = _places(steps["place"], raw, trace.lines, trace.entries)
     if raw.full:
         last = sorted({places[number].line for number in place_of[-LAST_STEPS:].tolist() if number >= 0})
         where = f"the last in line{'s' if len(last) > 1 else ''} {_listed(last)}" if last else ""
@@ -125,23 +138,23 @@ def collect(
             "head dimension, a smaller tile or another block make it shorter; limit= of record(), or --limit of the "
             f"command, allows more, up to {MOST_ROWS:,}"
         )
-    array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
+    array_of, arrays, initial = _arrays(steps, rows, trace)
     columns = {
         f"steps.{name}": np.ascontiguousarray(steps[name])
         for name in ("turn", "warp", "op", "mask", "width", "first", "extra")
     }
     columns |= {"steps.place": place_of, "steps.array": array_of}
     columns |= {"lanes.offset": rows, "words.value": words, "arrays.initial": initial}
-    variable_of, variables = _variables(functions)
+    variable_of, variables = _variables(trace.functions)
     columns |= {f"changes.{name}": np.ascontiguousarray(changes[name]) for name in changes.dtype.names}
     columns["changes.variable"] = variable_of[changes["variable"]]
     columns["lanes.into"] = write_of_each_read(columns, places, sources)
     recording = Recording(
         kernel=kernel,
-        file=file,
-        sources={name: sources[name] for name in dict.fromkeys((file, *(place.file for place in places)))},
-        grid=grid,
-        block=block,
+        file=trace.file,
+        sources={name: sources[name] for name in dict.fromkeys((trace.file, *(place.file for place in places)))},
+        grid=trace.grid,
+        block=trace.block,
         index=index,
         places=tuple(places),
         arrays=tuple(arrays),
@@ -150,8 +163,8 @@ def collect(
         columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )
     is_shared = [array.space == "shared" for array in arrays]
-    parties = Parties(recording.columns, [place.line for place in places], is_shared, block, index)
-    found = (RecordedFinding(f.tool, f.message, f.line, f.other_line, *parties.of(f)) for f in findings)
+    parties = Parties(recording.columns, [place.line for place in places], is_shared, trace.block, index)
+    found = (RecordedFinding(f.tool, f.message, f.line, f.other_line, *parties.of(f)) for f in trace.findings)
     return replace(recording, findings=tuple(found))
 
 
@@ -196,24 +209,22 @@ def _variables(functions: Sequence[Function]) -> tuple[np.ndarray, list[Recorded
 
 
 def _arrays(
-    steps: np.ndarray,
-    rows: np.ndarray,
-    memory: DeviceMemory,
-    statics: list[Static],
-    shared_mem: int,
+    steps: np.ndarray, rows: np.ndarray, trace: LaunchTrace
 ) -> tuple[np.ndarray, list[RecordedArray], np.ndarray]:
     """The array of each step, the arrays, and what their kept bytes were at the launch. Of shared memory, only the
     arrays that the block touches."""
+    tensors = trace.memory.tensors()
     counts = row_counts(steps["op"], steps["mask"])
     array_of_row, width_of_row = (np.repeat(steps[name], counts) for name in ("array", "width"))
-    numbers = np.full(len(memory.tensors()) + len(statics) + 2, -1, np.int32)  # the last stands for none
+    numbers = np.full(len(tensors) + len(trace.statics) + 2, -1, np.int32)  # the last stands for none
     arrays: list[RecordedArray] = []
     initial: list[np.ndarray] = []
-    for number, (label, tensor, address, size) in enumerate(memory.tensors()):
+    for number, (together, tensor, address, size) in enumerate(tensors):
         mine = array_of_row == number
         low = int(rows[mine].min()) if mine.any() else 0
         kept = int((rows[mine] + width_of_row[mine]).max()) - low if mine.any() else 0
-        name = " = ".join(re.findall(r"argument \d+ \('(\w+)'\)", label)) or label
+        names = [array.name for array in together if array.name]
+        name = " = ".join(names or [argument_label(array.index, array.name, trace.kernel) for array in together])
         if tensor is None:
             arrays.append(RecordedArray(name, "global", "bytes", (size,), 1, low, kept))
         else:
@@ -222,8 +233,8 @@ def _arrays(
             arrays.append(RecordedArray(name, "global", dtype, shape, tensor.element_size(), low, kept))
         initial.append(np.frombuffer(ctypes.string_at(address + low, kept), np.uint8))
         numbers[number] = number
-    shared = [*statics, ("dynamic shared memory", shared_mem, None)]
-    for number, (name, size, elements) in enumerate(shared, start=len(memory.tensors())):
+    shared = [*trace.statics, ("dynamic shared memory", trace.shared_mem, None)]
+    for number, (name, size, elements) in enumerate(shared, start=len(tensors)):
         if (array_of_row == number).any():
             numbers[number] = len(arrays)
             if elements is None:

@@ -7,9 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Callable
 
+from course_utils.emulator import words
+from course_utils.emulator.defects import RawDefect, defect_of
 from course_utils.emulator.endless import endless_loop
 from course_utils.emulator.launcher import Dim3
+from course_utils.emulator.memory import Nearest
 from course_utils.toolchain.errors import KernelError
+from course_utils.toolchain.parameters import argument_label
 from course_utils.toolchain.source import line_text
 
 RUNNING, FINISHED, CRASH, TIME_LIMIT = range(4)
@@ -26,6 +30,7 @@ class Report(ctypes.Structure):
         ("outcome", ctypes.c_uint32),
         ("line", ctypes.c_int32),
         ("file", ctypes.c_char * 4096),
+        ("defect", RawDefect),
         ("message", ctypes.c_char * 512),
         ("program_counter", ctypes.c_uint64),
         ("address", ctypes.c_uint64),
@@ -68,6 +73,15 @@ def _endless_loop(
     return file, endless_loop([one for one in lines if one], source(file), kernel, jumps_to_itself=at_one_place)
 
 
+def _where(address: int, nearest: Nearest | None, kernel: str) -> str:
+    if nearest is None:
+        return words.beside_nothing(address)
+    array = nearest.array
+    return words.beside_array(
+        nearest.side, nearest.distance, argument_label(array.index, array.name, kernel), array.size
+    )
+
+
 def failure(
     report: Report,
     *,
@@ -75,12 +89,12 @@ def failure(
     exit_status: int,
     places: Callable[[int], list[tuple[str, int]]],
     source: Callable[[str], str],
-    describe_address: Callable[[int], str],
+    nearest: Callable[[int], Nearest | None],
 ) -> KernelError:
     """The exception for a launch that did not finish.
 
     `places` turns a program counter into (file, line) of its frames, the innermost first, `source` gives a file's text,
-    and `describe_address` turns an address into words that name the kernel argument next to it.
+    and `nearest` finds the argument that an address is next to.
     """
     if report.outcome == RUNNING:
         how = f"signal {os.WTERMSIG(exit_status)}" if os.WIFSIGNALED(exit_status) else f"status {exit_status}"
@@ -92,8 +106,10 @@ def failure(
     else:
         place = next(iter(places(report.program_counter)), None)
     message = report.message.decode(errors="replace")
+    if report.defect.kind:
+        message = words.failure(defect_of(report.defect), report.thread.as_tuple())
     if report.outcome == CRASH and report.access:
-        message += f": {('', 'read', 'write')[report.access]} {describe_address(report.address)}"
+        message += f": {('', 'read', 'write')[report.access]} {_where(report.address, nearest(report.address), kernel)}"
     details = [f"kernel {kernel}"]
     if report.has_thread:
         details += [f"block {report.block.as_tuple()}", f"thread {report.thread.as_tuple()}"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from course_utils.toolchain.errors import Index3
 
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")  # compute-sanitizer's
+Numbers = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,28 @@ class Event:
         return f"step {self.step:,}{place}: {who}{self.what}{', which goes on by itself' if self.goes_on else ''}"
 
 
+class Wait(NamedTuple):
+    """Threads of a block that wait at one place for good. kind: "stuck at ..."; numbers: as in its `WORDS`; name: of a
+    collective."""
+
+    kind: str
+    threads: int
+    line: int
+    numbers: tuple[int, ...]
+    name: str
+
+
+class Defect(NamedTuple):
+    """What is wrong, as the runtime gives it (emu_defect in runtime/defects.h)."""
+
+    kind: str
+    numbers: tuple[int, ...]
+    name: str
+    other_name: str
+    threads: int
+    waits: tuple[Wait, ...]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One defect that a launch ran into, found by one of compute-sanitizer's tools (here: our own of that name), or by
@@ -41,6 +65,19 @@ class Finding:
     counted from 0. For a race and for threads that wait at different barriers, `other_line`, `other_source`,
     `other_block` and `other_thread` are the other party; None for a finding with one party. `events`: of asynccheck,
     and of races in its kernels, what happened, the first first; `wants`: what had to stand in between.
+
+    `message` is a sentence, which words.py makes of the fields from `kind` on; programs read the fields.
+
+    kind: one of words.KINDS; "" for what compute-sanitizer found. space: "global" or "shared" memory, "" if it is not
+    about memory. is_write, bytes: of the access. by: what made it, if it was no plain load or store (words.BY).
+    array, side: of an access out of bounds of global memory, the name of the nearest argument and where the access
+    begins: "before" it, "past" its end, or "over", inside of it, but so wide that it reaches over its end. Both are ""
+    if no argument is near. alignment: what a misaligned address should be a multiple of. name: of an instruction, a
+    collective or a type; other_name: of the collective that another lane is in. numbers: those of the sentence; out of
+    bounds, how many bytes away from the array the access begins, which argument that is, and its bytes; if none is
+    near, the address. same_warp: whether both parties are of one warp. by_flags: whether flags order threads in this
+    file. deed, other_deed: what the parties of asynccheck did (words.DEEDS). threads: how many wait here in a deadlock;
+    waits: where all threads of the block wait.
     """
 
     tool: str
@@ -59,6 +96,28 @@ class Finding:
     events: tuple[Event, ...] = ()
     wants: str = ""
     launch: int = 0
+    kind: str = ""
+    space: str = ""
+    is_write: bool = False
+    bytes: int = 0
+    by: str = ""
+    array: str = ""
+    side: str = ""
+    alignment: int = 0
+    name: str = ""
+    other_name: str = ""
+    numbers: Numbers = ()
+    same_warp: bool = False
+    by_flags: bool = False
+    deed: str = ""
+    other_deed: str = ""
+    threads: int = 0
+    waits: tuple[Wait, ...] = ()
+
+    @property
+    def is_between_blocks(self) -> bool:
+        """Whether the other party is in another block."""
+        return self.other_block not in (None, self.block)
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.line else ""

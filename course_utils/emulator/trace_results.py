@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import ctypes
 
+from course_utils.emulator.defects import RawDefect
 from course_utils.emulator.launcher import Dim3
 
 MOST_ARRAYS = 64  # arguments of one launch that can be traced
 
-(
-    OUT_OF_BOUNDS,
-    MISALIGNED,
-    INDEX,
-    DYNAMIC_SHARED,
-    READ_AFTER_WRITE,
-    WRITE_AFTER_READ,
-    WRITE_AFTER_WRITE,
-    COPY_IN_FLIGHT,
-    UNINITIALISED,
-    BARRIER,
-    ASYNC,
-) = range(11)
-
 
 class RawFinding(ctypes.Structure):
     _fields_ = [
-        ("kind", ctypes.c_uint32),
+        ("tool", ctypes.c_uint32),
+        ("by", ctypes.c_uint32),
         ("bytes", ctypes.c_uint32),
         ("is_write", ctypes.c_uint32),
         ("is_shared", ctypes.c_uint32),
+        ("by_flags", ctypes.c_uint32),
         ("has_other", ctypes.c_uint32),
         ("same_warp", ctypes.c_uint32),
         ("deed", ctypes.c_uint32),
         ("other_deed", ctypes.c_uint32),
         ("step", ctypes.c_uint32),
         ("other_step", ctypes.c_uint32),
-        ("wants", ctypes.c_char * 96),
         ("look", ctypes.c_uint32),
         ("place", ctypes.c_uint64),
         ("other_place", ctypes.c_uint64),
@@ -49,7 +37,7 @@ class RawFinding(ctypes.Structure):
         ("other_line", ctypes.c_int32),
         ("file", ctypes.c_char * 256),
         ("other_file", ctypes.c_char * 256),
-        ("message", ctypes.c_char * 400),
+        ("defect", RawDefect),
     ]
 
 

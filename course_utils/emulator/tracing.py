@@ -1,29 +1,82 @@
-"""`sanitize()`, `profile()`, `in_step()`, `record()`: what they watch; how raw results become findings and counters."""
+"""`sanitize()`, `profile()` and `in_step()`: clients that watch launches."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from course_utils.emulator import trace_results as raw
-from course_utils.emulator.memory import DeviceMemory
-from course_utils.emulator.profiler import AsyncRow, CounterRow, Counters, Footprint, Role
-from course_utils.emulator.recording import Recording
-from course_utils.emulator.sanitizer import Event, Finding, SanitizerReport
-from course_utils.toolchain.source import line_text
+from course_utils.emulator.counters import add_counters
+from course_utils.emulator.findings import add_findings
+from course_utils.emulator.profiler import Counters
+from course_utils.emulator.sanitizer import SanitizerReport
+from course_utils.emulator.watching import Client, LaunchTrace, Watch, linear_index, watching
+from course_utils.toolchain.errors import Index3
 
-Block = tuple[int, int, int]
-Locate = Callable[[int], "tuple[str, int] | None"]
 
-_sanitizers: list[SanitizerReport] = []
-_profilers: list[tuple[Counters, tuple[Block, ...] | None]] = []
-_in_step: list[None] = []
-_recorders: list[Asked] = []
+class Sanitizer(Client):
+    """Adds the findings of each launch to a report."""
+
+    def __init__(self) -> None:
+        self.report = SanitizerReport()
+
+    def conflict(self, other: Client) -> str:
+        if isinstance(other, Profiler) and other.blocks:
+            return "sanitize() inside profile(blocks=...) would see only those blocks: use one after the other"
+        return ""
+
+    def watch(self, grid: Index3, kernel: str) -> Watch:
+        return Watch(sanitize=True)
+
+    def take(self, trace: LaunchTrace) -> None:
+        add_findings(self.report, trace)
+
+
+class Profiler(Client):
+    """Adds what each launch counts. blocks: those to trace; none: all."""
+
+    def __init__(self, blocks: tuple[Index3, ...]) -> None:
+        self.counters, self.blocks = Counters(), blocks
+
+    def conflict(self, other: Client) -> str:
+        if self.blocks and isinstance(other, Sanitizer):
+            return "profile(blocks=...) inside sanitize(), which watches all blocks: use one after the other"
+        if isinstance(other, Profiler) and (self.blocks or other.blocks):
+            return "profile(blocks=...) and another profile() around each other: use one after the other"
+        return ""
+
+    def watch(self, grid: Index3, kernel: str) -> Watch:
+        chosen = {block: linear_index(block, grid) for block in self.blocks}
+        missing = next((block for block, index in chosen.items() if index is None), None)
+        if missing is not None:
+            raise ValueError(f"blocks names block {missing}, but the grid is {grid}")
+        return Watch(profile=True, blocks=tuple(sorted(set(chosen.values()))))
+
+    def refusal(self, watch: Watch) -> str:
+        if watch.sanitize:
+            return "sanitize() and profile() around each other watch no such kernel; use one after the other"
+        return ""
+
+    def take(self, trace: LaunchTrace) -> None:
+        add_counters(self.counters, trace)
+
+
+class InStep(Client):
+    """Lets threads go in step, and takes nothing."""
+
+    alone = True
+
+    def conflict(self, other: Client) -> str:
+        if isinstance(other, (Sanitizer, Profiler)):
+            return "in_step() inside sanitize() or profile(): use one after the other"
+        return ""
+
+    def watch(self, grid: Index3, kernel: str) -> Watch:
+        return Watch(in_step=True)
+
+    def refusal(self, watch: Watch) -> str:
+        return "in_step() does not know its asynchronous instructions; launch it outside"
 
 
 @contextlib.contextmanager
@@ -106,14 +159,9 @@ def sanitize() -> Iterator[SanitizerReport]:
     orders of events that a GPU may choose and the emulator did not: a race is found by what separates two accesses, not
     by what they did.
     """
-    if any(blocks is not None for _, blocks in _profilers):
-        raise ValueError("sanitize() inside profile(blocks=...) would see only those blocks: use one after the other")
-    report = SanitizerReport()
-    _sanitizers.append(report)
-    try:
-        yield report
-    finally:
-        _sanitizers[:] = [other for other in _sanitizers if other is not report]
+    client = Sanitizer()
+    with watching(client):
+        yield client.report
 
 
 @contextlib.contextmanager
@@ -149,16 +197,9 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
     chosen = None if blocks is None else tuple(block_index(block) for block in blocks)
     if chosen is not None and not chosen:
         raise ValueError("blocks takes at least one block index, got none")
-    if chosen is not None and _sanitizers:
-        raise ValueError("profile(blocks=...) inside sanitize(), which watches all blocks: use one after the other")
-    if any(chosen is not None or blocks is not None for _, blocks in _profilers):
-        raise ValueError("profile(blocks=...) and another profile() around each other: use one after the other")
-    counters = Counters()
-    _profilers.append((counters, chosen))
-    try:
-        yield counters
-    finally:
-        _profilers[:] = [entry for entry in _profilers if entry[0] is not counters]
+    client = Profiler(chosen or ())
+    with watching(client):
+        yield client.counters
 
 
 @contextlib.contextmanager
@@ -169,62 +210,12 @@ def in_step() -> Iterator[None]:
     write, and so on. Otherwise a thread runs on until it waits, and a kernel without a barrier gives wrong values; in
     step it gives what its writer meant. Raises ValueError inside sanitize() or profile().
     """
-    if _sanitizers or _profilers:
-        raise ValueError("in_step() inside sanitize() or profile(): use one after the other")
-    _in_step.append(None)
-    try:
+    with watching(InStep()):
         yield
-    finally:
-        _in_step.pop()
 
 
-@dataclass
-class Asked:
-    """What a `record()` wants of the launches in its call: `launch`, the number of one of them (None: the first), of
-    which it takes `block` and at most `limit` accesses. `kernels`: those launched so far; `recording`: what came of
-    it."""
-
-    block: Block
-    launch: int | None
-    limit: int
-    kernels: list[str] = field(default_factory=list)
-    recording: Recording | None = None
-    thread: int = field(default_factory=threading.get_ident)  # that asks
-
-
-@contextlib.contextmanager
-def recording(asked: Asked) -> Iterator[None]:
-    """Records as `asked` in the launches inside a `with`. Raises ValueError inside of what else watches launches."""
-    if _recorders and _recorders[-1].thread != threading.get_ident():
-        raise ValueError("record() while another thread records, which would see the launches of both: wait for it")
-    if active():
-        raise ValueError(
-            "record() inside sanitize(), profile(), in_step() or another record(): use one after the other"
-        )
-    _recorders.append(asked)
-    try:
-        yield
-    finally:
-        _recorders.pop()
-
-
-def recorded(recording: Recording) -> None:
-    """Hands over what `recording()` has asked for."""
-    _recorders[-1].recording = recording
-
-
-@contextlib.contextmanager
-def findings_aside() -> Iterator[SanitizerReport]:
-    """The report of a launch that is run for its findings, before it is recorded."""
-    report = SanitizerReport()
-    _sanitizers.append(report)
-    try:
-        yield report
-    finally:
-        _sanitizers.pop()
-
-
-def block_index(block: int | tuple[int, ...], name: str = "blocks") -> Block:
+def block_index(block: int | tuple[int, ...], name: str = "blocks") -> Index3:
+    """(x, y, z) of a block that a caller names. Raises TypeError or ValueError, which names the argument."""
     index = block if isinstance(block, (tuple, list)) else (block,)
     if not 1 <= len(index) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in index):
         raise TypeError(f"{name} takes ints or tuples of one to three of them, got {block!r}")
@@ -232,302 +223,3 @@ def block_index(block: int | tuple[int, ...], name: str = "blocks") -> Block:
         raise ValueError(f"{name} takes indices from 0 on, got {block!r}")
     x, y, z = (*map(int, index), 0, 0)[:3]
     return x, y, z
-
-
-@dataclass(frozen=True)
-class Watch:
-    """What one launch is watched for; `blocks` are linear indices, none means all."""
-
-    sanitize: bool
-    profile: bool
-    blocks: tuple[int, ...]
-    in_step: bool = False
-    hopper: bool = False  # the kernel is for sm_90a
-    fences: bool = False  # something in its file is a fence
-    record: int = 0  # accesses of threads of the one block in `blocks` to be recorded, at most; 0: none
-    preferred: Block | None = None  # of which a finding tells if it is in several; None: the first of them
-
-
-def active() -> bool:
-    """Whether launches belong to the emulator in any case: nothing else watches, or lets threads go in step."""
-    return bool(_sanitizers or _profilers or _in_step or _recorders)
-
-
-def watch(grid: Block, kernel: str) -> Watch | None:
-    """How to watch a launch of this grid now; None: not at all."""
-    if _in_step:
-        return Watch(False, False, (), in_step=True)
-    if _recorders:
-        return _watch_to_record(_recorders[-1], grid, kernel)
-    if not active():
-        return None
-    chosen: set[int] = set()
-    for _, blocks in _profilers:
-        for x, y, z in blocks or ():
-            if x >= grid[0] or y >= grid[1] or z >= grid[2]:
-                raise ValueError(f"blocks names block {(x, y, z)}, but the grid is {grid}")
-            chosen.add(x + grid[0] * (y + grid[1] * z))
-    if any(blocks is None for _, blocks in _profilers):
-        chosen.clear()
-    return Watch(bool(_sanitizers), bool(_profilers), tuple(sorted(chosen)))
-
-
-def _watch_to_record(asked: Asked, grid: Block, kernel: str) -> Watch | None:
-    asked.kernels.append(kernel)
-    if len(asked.kernels) - 1 != (asked.launch or 0):
-        return None
-    x, y, z = asked.block
-    if x >= grid[0] or y >= grid[1] or z >= grid[2]:
-        raise ValueError(f"block takes an index in the grid {grid} of {kernel}(), got {asked.block}")
-    return Watch(False, False, (x + grid[0] * (y + grid[1] * z),), record=asked.limit)
-
-
-def collect(
-    results: raw.TraceResults,
-    *,
-    kernel: str,
-    blocks: int,
-    memory: DeviceMemory,
-    locate: Locate,
-    sources: Mapping[str, str],
-    preferred: Block | None,
-) -> None:
-    """Adds a launch's results to the reports that are open.
-
-    `locate` turns a place in the library into (file, line), `sources` has the text of each file by its name;
-    `preferred`: as in the launch's `Watch`.
-    """
-    for report in _sanitizers:
-        report.dropped += results.findings_dropped
-        found = [_finding(f, kernel, memory, locate, sources) for f in results.findings[: results.finding_count]]
-        for finding in sorted(found, key=lambda one: _order(one, preferred)):
-            _add_finding(report, replace(finding, launch=report.launches))
-        report.launches += 1
-    if not _profilers:
-        return
-    rows = _rows(results, kernel, locate, sources)
-    asynchronous, roles = _asynchronous(results, kernel, memory, locate, sources)
-    touched = [
-        (position, Footprint(kernel, label, size, seen.read, seen.written, seen.loaded))
-        for (position, label, size), seen in zip(memory.arrays(), results.touched, strict=False)
-    ]
-    for counters, _ in _profilers:
-        counters.launches += 1
-        counters.blocks += blocks
-        counters.blocks_traced += results.blocks_traced
-        counters.dropped += results.counters_dropped
-        counters.exponentials += results.exponentials
-        counters.beside_products += results.beside_products
-        counters.most_in_flight = max(counters.most_in_flight, results.most_in_flight)
-        counters.rows = _merged(CounterRow, [*counters.rows, *rows], FIGURES)
-        counters.asynchronous = _merged(AsyncRow, [*counters.asynchronous, *asynchronous], ASYNC_FIGURES)
-        counters.roles = _merged(Role, [*counters.roles, *roles], ("waits", "idle_turns"))
-        counters.footprint += [footprint for _, footprint in sorted(touched, key=lambda item: item[0])]
-        counters.sources.update({row.file: sources[row.file] for row in rows if row.file in sources})
-
-
-# ---- findings
-
-
-def _finding(
-    f: raw.RawFinding, kernel: str, memory: DeviceMemory, locate: Locate, sources: Mapping[str, str]
-) -> Finding:
-    place = _place(f.file, f.line, f.place, locate)
-    other = _place(f.other_file, f.other_line, f.other_place, locate) if f.has_other else None
-    tool, message = _words(f, memory, other[1] if other else None)
-    return Finding(
-        tool=tool,
-        message=message,
-        kernel=kernel,
-        file=place[0] if place else None,
-        line=place[1] if place else None,
-        source=_text(sources, place),
-        block=f.block.as_tuple(),
-        thread=f.thread.as_tuple(),
-        other_line=other[1] if other else None,
-        other_source=_text(sources, other),
-        other_block=f.other_block.as_tuple() if f.has_other else None,
-        other_thread=f.other_thread.as_tuple() if f.has_other else None,
-        count=f.count,
-        events=_events(f, place, other),
-        wants=f.wants.decode(),
-    )
-
-
-# As runtime/trace_results.h numbers them; and which of them start what goes on by itself.
-DEEDS = ("", "reads", "writes", "starts a wgmma", "starts a copy", "starts a bulk store", "starts a cp.async")
-DEEDS += ("initialises an mbarrier", "uses shared memory", "the kernel begins", "the block ends")
-STARTED = range(3, 7)
-Place = tuple[str, int] | None
-
-
-def _events(f: raw.RawFinding, place: Place, other: Place) -> tuple[Event, ...]:
-    """Both events of a finding, the first first; none where there is nothing to want between them."""
-    if not f.wants:
-        return ()
-
-    def event(step: int, deed: int, place: Place, block: Block | None, thread: Block | None) -> Event:
-        return Event(step, DEEDS[deed], deed in STARTED, place[1] if place else None, block, thread)
-
-    mine = event(f.step, f.deed, place, f.block.as_tuple(), f.thread.as_tuple())
-    whose = (f.other_block.as_tuple(), f.other_thread.as_tuple()) if f.has_other else (None, None)
-    its = event(f.other_step, f.other_deed, other, *whose)
-    return (its, mine) if its.step <= mine.step else (mine, its)
-
-
-def _place(file: bytes, line: int, counter: int, locate: Locate) -> Place:
-    """(file, line): as the runtime knows them, or where its program counter lies."""
-    return (file.decode(errors="replace"), line) if line else locate(counter)
-
-
-def _text(sources: Mapping[str, str], place: Place) -> str | None:
-    return line_text(sources.get(place[0], ""), place[1]) if place else None
-
-
-def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> tuple[str, str]:
-    """The tool that a finding belongs to, and what it says."""
-    access = f"{'write' if f.is_write else 'read'} of {f.bytes} byte{'s' if f.bytes != 1 else ''}"
-    at_line = f"in line {other_line}" if other_line else "elsewhere"
-    if f.kind == raw.OUT_OF_BOUNDS:
-        where = "in shared memory, outside of every array" if f.is_shared else memory.describe(f.address)
-        by = f" by {f.message.decode()}" if f.message else ""
-        return "memcheck", f"{access}{by} out of bounds, {where}"
-    if f.kind == raw.DYNAMIC_SHARED:
-        return "memcheck", f"{access} at byte {f.address} of dynamic shared memory, more than the launch asked for"
-    if f.kind == raw.INDEX:
-        return "memcheck", "out of bounds: " + f.message.decode(errors="replace")
-    if f.kind == raw.MISALIGNED:
-        return "memcheck", "misaligned: " + f.message.decode(errors="replace")
-    if f.kind == raw.UNINITIALISED:
-        who = "an atomic updates" if f.is_write else "reads"
-        return "initcheck", f"{who} shared memory that no thread of the block has written"
-    if f.kind == raw.ASYNC:
-        return "asynccheck", f.message.decode(errors="replace").replace("{other}", at_line)
-    if f.kind == raw.BARRIER:
-        return "synccheck", f.message.decode(errors="replace")
-    if f.kind == raw.COPY_IN_FLIGHT:
-        return "racecheck", (
-            f"{'writes' if f.is_write else 'reads'} shared memory while the cp.async {at_line} may still be on its "
-            "way: no wait for it in between"
-        )
-    hint = f" ({f.message.decode()})" if f.message else ""
-    if not f.is_shared and f.block.as_tuple() != f.other_block.as_tuple():
-        what = {
-            raw.READ_AFTER_WRITE: f"reads global memory that another block writes {at_line}",
-            raw.WRITE_AFTER_READ: f"writes global memory that another block reads {at_line}",
-            raw.WRITE_AFTER_WRITE: f"writes global memory that another block writes, too, {at_line}",
-        }[f.kind]
-        return "racecheck", f"{what}: blocks run in any order; atomics, or one block per element, would be safe{hint}"
-    where = "shared" if f.is_shared else "global"
-    other_block = f.block.as_tuple() != f.other_block.as_tuple()
-    barrier = "barrier.cluster" if other_block else "__syncwarp()" if f.same_warp else "__syncthreads()"
-    name, what = {
-        raw.READ_AFTER_WRITE: ("read-after-write", f"reads what another thread writes {at_line}"),
-        raw.WRITE_AFTER_READ: ("write-after-read", f"overwrites what another thread may still have to read {at_line}"),
-        raw.WRITE_AFTER_WRITE: ("write-after-write", f"writes what another thread writes, too, {at_line}"),
-    }[f.kind]
-    return "racecheck", f"{name} hazard in {where} memory: {what}, with no {barrier} in between{hint}"
-
-
-def _add_finding(report: SanitizerReport, new: Finding) -> None:
-    """The same mistake at the same place is one finding, however often the compiler has copied the line."""
-    for i, old in enumerate(report.findings):
-        if _same(old, new):
-            report.findings[i] = replace(old, count=old.count + new.count)
-            return
-    report.findings.append(new)
-
-
-def _order(f: Finding, preferred: Block | None) -> tuple[object, ...]:
-    """By line; for one line the preferred block, or the first, and the first thread, z before y before x."""
-    place = f.line or 0, f.other_line or 0, f.tool, f.block != preferred
-    return *place, (f.block or ())[::-1], (f.thread or ())[::-1], f.message
-
-
-def _same(a: Finding, b: Finding) -> bool:
-    places = [(f.tool, f.kernel, f.file, f.line, f.source, f.other_line, f.other_source) for f in (a, b)]
-    between_blocks = all(f.other_block not in (None, f.block) for f in (a, b))  # `+=` reads and writes: one mistake
-    return places[0] == places[1] and (between_blocks or a.message.split(",")[0] == b.message.split(",")[0])
-
-
-# ---- counters
-
-
-def _rows(results: raw.TraceResults, kernel: str, locate: Locate, sources: Mapping[str, str]) -> list[CounterRow]:
-    rows = []
-    for c in results.counters[: results.counter_count]:
-        place = locate(c.place)
-        rows.append(
-            CounterRow(
-                kernel=kernel,
-                file=place[0] if place else "",
-                line=place[1] if place else 0,
-                source=_text(sources, place) or "",
-                space="shared" if c.is_shared else "global",
-                operation=("load", "store", "atomic")[c.operation],
-                requests=c.requests,
-                sectors=c.sectors,
-                ideal_sectors=c.ideal_sectors,
-                wavefronts=c.wavefronts,
-                ideal_wavefronts=c.ideal_wavefronts,
-                bank_conflicts=max(0, c.wavefronts - c.ideal_wavefronts),
-                bytes=c.bytes,
-            )
-        )
-    return rows
-
-
-FIGURES = ("requests", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts", "bank_conflicts", "bytes")
-
-
-ASYNC_FIGURES = ("count", "flops", "global_bytes", "shared_bytes", "idle_turns")
-OPERATIONS = ("wgmma", "copy in", "copy out", "copy between", "wait")
-
-
-def _asynchronous(
-    results: raw.TraceResults, kernel: str, memory: DeviceMemory, locate: Locate, sources: Mapping[str, str]
-) -> tuple[list[AsyncRow], list[Role]]:
-    """What lines of a kernel for sm_90a asked for, and the warps that wait at the same ones."""
-    labels = [label for _, label, _ in memory.arrays()]
-    rows, waits = [], []
-    for c in results.asynchronous[: results.asynchronous_count]:
-        place = locate(c.place)
-        is_copy = c.kind in (raw.COPY_IN, raw.COPY_OUT) and c.which < len(labels)
-        row = AsyncRow(
-            kernel=kernel,
-            file=place[0] if place else "",
-            line=place[1] if place else 0,
-            source=_text(sources, place) or "",
-            operation=OPERATIONS[c.kind],
-            argument=labels[c.which].replace(f" of {kernel}()", "") if is_copy else "",
-            count=c.count,
-            flops=c.flops,
-            global_bytes=c.global_bytes,
-            shared_bytes=c.shared_bytes,
-            idle_turns=c.idle,
-        )
-        rows.append(row)
-        if c.kind == raw.WAIT:
-            waits.append((c.which, row))
-    lines = {warp: tuple(sorted({row.line for other, row in waits if other == warp})) for warp, _ in waits}
-    roles = []
-    for where in dict.fromkeys(lines[warp] for warp in sorted(lines)):
-        warps = tuple(warp for warp in sorted(lines) if lines[warp] == where)
-        mine = [row for warp, row in waits if warp in warps]
-        roles.append(Role(kernel, warps, where, sum(row.count for row in mine), sum(row.idle_turns for row in mine)))
-    return rows, roles
-
-
-Row = TypeVar("Row", CounterRow, AsyncRow, Role)
-
-
-def _merged(kind: type[Row], rows: list[Row], figures: tuple[str, ...]) -> list[Row]:
-    """One row for all that differ in figures alone, in the order of the source."""
-    names = [one.name for one in fields(kind) if one.name not in figures]
-    merged: dict[tuple[object, ...], Row] = {}
-    for row in rows:
-        key = tuple(getattr(row, name) for name in names)
-        before = merged.get(key)
-        sums = {name: getattr(row, name) + getattr(before, name) for name in figures} if before else {}
-        merged[key] = replace(row, **sums)
-    return [merged[key] for key in sorted(merged)]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from course_utils.checks import error_report, lse_report
 from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator.words import HAZARDS
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import give, give_in_places
@@ -19,13 +20,12 @@ from course_utils.grading.seen import first_of, places
 from course_utils.grading.variables import line_that_hides
 from course_utils.toolchain.source import blank_comments
 
-OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
-MISALIGNED = re.compile(
-    r"misaligned: '?(?:const )?(?:struct )?(.*?)'? at an address \d+ bytes past a multiple of (\d+)"
-)
-ABSENT_LANE = re.compile(r"reads lane \d+, which (.*): what it gets")
+ABSENT_LANES = {
+    "lane not in block": "the block does not have",
+    "lane not in mask": "the mask does not name",
+    "lane has left": "has left the kernel",
+}
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
-OWN_ARRAY = re.compile(r"index (-?)\d+ is outside of '")  # in the words of emulator/runtime/trace.cpp
 READING_A_FINDING = "00 Memory and tools, section 10, 'Reading a finding'"  # where nothing nearer explains one
 
 
@@ -208,8 +208,12 @@ def _cause(findings: Sequence[Finding]) -> Finding:
 
     Those are barriers that threads miss, with races in other lines, and misaligned vectors, which also leave the array.
     """
-    first = (lambda finding: finding.tool == "synccheck", lambda finding: MISALIGNED.search(finding.message))
+    first = (lambda finding: finding.tool == "synccheck", _is_misaligned_vector)
     return next((finding for is_first in first for finding in findings if is_first(finding)), findings[0])
+
+
+def _is_misaligned_vector(finding: Finding) -> bool:
+    return finding.kind == "misaligned" and finding.by != "a cp.async"
 
 
 # ---- errors
@@ -260,28 +264,32 @@ def of_finding(exercise: Exercise, finding: Finding, source: str = "", *, right:
     special = exercise.findings.get(finding.tool)
     if special is not None:
         return replace(special, detail=str(finding))
-    name = f"{finding.tool}: {finding.message.split('[')[0].strip()}{line}"
-    if finding.tool == "racecheck" and "hazard" in finding.message and finding.line and finding.other_line:
-        name = _missing_barrier(*sorted((finding.line, finding.other_line)), source)
-        if finding.line == finding.other_line and finding.message.startswith("write-after-write"):
-            name = f"several threads write the same place{line}{': one of them is enough' if right else ''}"
-    elif finding.tool == "racecheck" and "another block" in finding.message:
-        too = "another block writes, too" in finding.message
+    name = f"{finding.tool}: {finding.message}{line}"
+    between_blocks = finding.space == "global" and finding.is_between_blocks
+    if finding.kind in HAZARDS and between_blocks:
+        too = finding.kind == "write after write"
         name = f"several blocks write the same memory{line}" if too else f"a block needs what another writes{line}"
+    elif finding.kind in HAZARDS and finding.line and finding.other_line:
+        name = _missing_barrier(*sorted((finding.line, finding.other_line)), source)
+        if finding.line == finding.other_line and finding.kind == "write after write":
+            name = f"several threads write the same place{line}{': one of them is enough' if right else ''}"
     elif finding.tool == "memcheck":
-        verb = "written" if finding.message.startswith("write") else "read"
-        if past := OUTSIDE.search(finding.message):
-            name = f"{past[2]} is {verb} {'before its start' if past[1] == 'before' else 'past its end'}{line}"
-        elif own := OWN_ARRAY.search(finding.message):
-            name = f"an array of the kernel is used {'before its start' if own[1] else 'past its end'}{line}"
-        elif "near no argument" in finding.message:
+        verb = "written" if finding.is_write else "read"
+        if finding.array:
+            where = "before its start" if finding.side == "before" else "past its end"
+            name = f"{finding.array} is {verb} {where}{line}"
+        elif finding.kind == "index out of bounds":
+            where = "before its start" if min(finding.numbers, default=0) < 0 else "past its end"
+            name = f"an array of the kernel is used {where}{line}"
+        elif finding.kind == "out of bounds" and finding.space == "global" and not finding.side:
             name = f"memory that belongs to no argument is {verb}{line}"
-        elif wrong := MISALIGNED.search(finding.message):
-            name = f"{wrong[1]} at an address that is no multiple of {wrong[2]} bytes{line}"
+        elif _is_misaligned_vector(finding):
+            what = finding.by or finding.name.removeprefix("const ").removeprefix("struct ")
+            name = f"{what} at an address that is no multiple of {finding.alignment} bytes{line}"
     elif finding.tool == "initcheck":
         name = f"shared memory is read before it is written{line}"
-    elif absent := ABSENT_LANE.search(finding.message):
-        name = f"a shuffle reads a lane that {absent[1]}{line}"
+    elif finding.kind in ABSENT_LANES:
+        name = f"a shuffle reads a lane that {ABSENT_LANES[finding.kind]}{line}"
     return Diagnosis(name, str(finding), READING_A_FINDING)
 
 

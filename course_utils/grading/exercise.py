@@ -18,6 +18,7 @@ from torch import Tensor
 
 from course_utils.emulator.profiler import CounterRow, Footprint
 from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator.words import WORDS
 from course_utils.grading.result import Diagnosis
 
 MOST = 5  # the most that an exercise's difficulty and importance can be
@@ -131,6 +132,12 @@ class Outcome:
     def loaded_bytes(self) -> int:
         """What all threads asked for in loads of global memory; an atomic function loads, too."""
         return sum(row.bytes for row in self.counters if row.space == "global" and row.operation != "store")
+
+    def found(self, kind: str) -> list[Finding]:
+        """What the sanitizer found of one of the kinds in emulator/words.py. Raises ValueError for another kind."""
+        if kind not in WORDS:
+            raise ValueError(f"kind takes a kind of finding, got {kind!r}")
+        return [finding for finding in self.findings if finding.kind == kind]
 
 
 @dataclass(frozen=True)

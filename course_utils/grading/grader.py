@@ -355,6 +355,9 @@ def _tensors(blob: bytes, wanted: Sequence[tuple[str, torch.dtype, Sequence[int]
     return tensors
 
 
+_TYPES = {int: ("int",), str: ("str",), bool: ("bool",), tuple: ("Index3", "Numbers"), type(None): ("None",)}
+
+
 def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
     """A row from JSON; raises TypeError or ValueError unless each field is what it must be."""
     values = {}
@@ -364,8 +367,9 @@ def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
         value = fields.get(field_.name)
         if isinstance(value, list):
             value = tuple(value)
-        kinds = {int: "int", str: "str", tuple: "Index3", type(None): "None"}
-        if kinds.get(type(value), "?") not in field_.type:
+        if not any(name in field_.type for name in _TYPES.get(type(value), ())):
+            raise TypeError(f"{field_.name} is {value!r}")
+        if isinstance(value, tuple) and not all(type(n) is int and abs(n) < 2**64 for n in value):
             raise TypeError(f"{field_.name} is {value!r}")
         if isinstance(value, int) and not 0 <= value < 2**62:
             raise ValueError(f"{field_.name} is {value}")

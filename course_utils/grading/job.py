@@ -15,7 +15,7 @@ LATER_SECONDS = 2.0  # for one after a launch of the same kernel that did not en
 PYTHON_SECONDS = 30.0  # for the student's Python cells
 PYTHON_BYTES = 2 << 30  # of memory for them
 COUNTED = ("exponentials", "beside_products", "product_flops", "most_in_flight")  # of `Counters` and of `Outcome`
-NOT_SENT = ("events",)  # of what the sanitizer finds: asynccheck's alone, whose message and lines say enough
+NOT_SENT = ("events", "waits")  # of what the sanitizer finds: the message and the other fields say enough
 
 
 @dataclass(frozen=True)

@@ -432,7 +432,7 @@ def _gpu_takes(source: KernelSource) -> bool:
 
 def _lacks_barriers_only(findings: Sequence[Finding]) -> bool:
     """Whether threads meet in shared memory, and nothing else is found but reads of what is not written yet."""
-    return any(f.tool == "racecheck" and "shared memory" in f.message for f in findings) and all(
+    return any(f.tool == "racecheck" and f.space == "shared" for f in findings) and all(
         f.tool in ("racecheck", "initcheck") for f in findings
     )
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import ALLOCATED, PASSED, Kernel, RawModule, ReadyLaunch, compiled
-from course_utils.emulator import tracing
+from course_utils.emulator import watching
 from course_utils.operators.attention import Call
 from course_utils.operators.prepare import fitting
 
@@ -48,7 +48,7 @@ def defines(**sizes: int) -> tuple[str, ...]:
 def takes_wgmma(device: torch.device) -> bool:
     """Whether a launch with tensors of this device reaches a Hopper GPU; inside sanitize() or profile() it does not."""
     on_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
-    return on_hopper and not tracing.active()
+    return on_hopper and not watching.active()
 
 
 class ForwardTile(NamedTuple):

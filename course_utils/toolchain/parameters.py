@@ -46,6 +46,12 @@ SCALAR_TYPES: dict[str, type[np.generic]] = {
 }
 
 
+def argument_label(index: int, name: str, kernel: str = "") -> str:
+    """What messages call an argument. index: counted from 0; name: "" if it has none; kernel: where messages name
+    it, too."""
+    return f"argument {index} ({name or '?'!r})" + (f" of {kernel}()" if kernel else "")
+
+
 class Parameters:
     """The parameters of one kernel, and the check of the arguments passed for them."""
 
@@ -55,7 +61,7 @@ class Parameters:
 
     def label(self, index: int) -> str:
         """The name of an argument in messages."""
-        return f"argument {index} ({self.parameters[index].name or '?'!r}) of {self.kernel}()"
+        return argument_label(index, self.parameters[index].name, self.kernel)
 
     def check(self, args: Sequence[object]) -> torch.device | None:
         """Checks the arguments; returns the device of the tensors, None if there are none.

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.diagnosis import Matches, diagnose, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome, Output, Part
 from course_utils.grading.job import blank
+from tests.helpers.all_of import all_of
 
 RIGHT = torch.arange(1.0, 9.0, dtype=torch.float64)
 DOUBLED = Mistake(Diagnosis("everything is doubled"), lambda case: {"out": 2 * case.outputs["out"].expected})
@@ -30,11 +32,12 @@ def out(values: torch.Tensor, *findings: Finding) -> Outcome:
     return Outcome({"out": values.float()}, findings=findings)
 
 
-def finding(tool: str, message: str, line: int | None = 7, other_line: int | None = None) -> Finding:
-    return Finding(tool, message, "k", "k.cu", line, "code", (0, 0, 0), (1, 0, 0), other_line=other_line)
+def finding(tool: str, kind: str, line: int | None = 7, **data) -> Finding:
+    return Finding(tool, "...", "k", "k.cu", line, "code", (0, 0, 0), (1, 0, 0), kind=kind, **data)
 
 
-RACE = finding("racecheck", "read-after-write hazard in shared memory: ...", 38, 31)
+RACE = finding("racecheck", "read after write", 38, other_line=31, space="shared")
+PAST = finding("memcheck", "out of bounds", space="global", bytes=4, array="K", side="past", numbers=(0, 1, 64))
 
 
 def test_right_values_have_no_diagnosis() -> None:
@@ -210,39 +213,46 @@ def test_a_finding_fails_right_values_only_where_the_case_must_be_clean() -> Non
 
 
 def test_one_of_several_writers_is_enough_only_where_the_values_are_right() -> None:
-    same_line = finding("racecheck", "write-after-write hazard in global memory: ...", 7, 7)
+    same_line = finding("racecheck", "write after write", other_line=7, space="global")
     said = "several threads write the same place (line 7)"
     assert name_of(out(RIGHT, same_line), case(clean=True)) == f"{said}: one of them is enough"
     assert name_of(out(RIGHT + 1, same_line), case(clean=True)) == said
 
 
-def test_findings_in_plain_words() -> None:
-    past = "read of 4 bytes out of bounds, the first bytes past the end of argument 1 ('K') of k() (64 bytes)"
-    clean = case(clean=True)
-    assert name_of(out(RIGHT, finding("memcheck", past)), clean) == "K is read past its end (line 7)"
-    unwritten = finding("initcheck", "reads shared memory that no thread of the block has written")
-    assert name_of(out(RIGHT, unwritten), clean) == "shared memory is read before it is written (line 7)"
-    vector = finding("memcheck", "misaligned: 'const struct float4' at an address 4 bytes past a multiple of 16")
-    assert name_of(out(RIGHT, vector), clean) == "float4 at an address that is no multiple of 16 bytes (line 7)"
-    words = "__shfl_xor_sync() of lane 5 reads lane 21, which has left the kernel: what it gets is undefined"
-    absent = finding("synccheck", words)
-    assert name_of(out(RIGHT, absent), clean) == "a shuffle reads a lane that has left the kernel (line 7)"
+VECTOR = finding("memcheck", "misaligned", name="const struct float4", alignment=16, numbers=(4,))
+OF_ANOTHER_BLOCK = {"other_line": 9, "other_block": (1, 0, 0), "space": "global"}
+IN_PLAIN_WORDS = (
+    (PAST, "K is read past its end"),
+    (replace(PAST, side="over", bytes=16), "K is read past its end"),
+    (replace(PAST, is_write=True, side="before"), "K is written before its start"),
+    (replace(PAST, is_write=True, array="", side=""), "memory that belongs to no argument is written"),
+    (VECTOR, "float4 at an address that is no multiple of 16 bytes"),
+    (replace(VECTOR, by="an atomic", name=""), "an atomic at an address that is no multiple of 16 bytes"),
+    (finding("initcheck", "uninitialised", space="shared"), "shared memory is read before it is written"),
+    (finding("synccheck", "lane has left", numbers=(5, 21)), "a shuffle reads a lane that has left the kernel"),
+    (finding("racecheck", "write after write", **OF_ANOTHER_BLOCK), "several blocks write the same memory"),
+    (finding("racecheck", "read after write", **OF_ANOTHER_BLOCK), "a block needs what another writes"),
+    (finding("synccheck", "divergent barrier"), "synccheck: ..."),
+)
+
+
+@all_of("one", IN_PLAIN_WORDS)
+def test_findings_in_plain_words(one) -> None:
+    found, said = one
+    assert name_of(out(RIGHT, found), case(clean=True)) == f"{said} (line 7)"
 
 
 def test_an_index_outside_of_an_array_of_the_kernel() -> None:
     for index, where in ((8, "past its end"), (-1, "before its start")):
-        outside = finding("memcheck", f"out of bounds: index {index} is outside of 'float [8]'")
+        outside = finding("memcheck", "index out of bounds", name="float [8]", numbers=(index,))
         assert name_of(out(RIGHT, outside), case(clean=True)) == f"an array of the kernel is used {where} (line 7)"
 
 
 def test_errors_have_names_of_their_own() -> None:
     assert name_of(Outcome(error="x.cu:3: boom", kind="crash", line=3)) == "the kernel crashes, line 3"
-    past = finding(
-        "memcheck", "read of 4 bytes out of bounds, the first bytes past the end of argument 1 ('K') of k() (64 bytes)"
-    )
-    failed = Outcome(error="illegal address", kind="gpu", findings=(past,))
+    failed = Outcome(error="illegal address", kind="gpu", findings=(PAST,))
     assert name_of(failed) == "K is read past its end (line 7)"
-    outside = finding("memcheck", "out of bounds: index 8 is outside of 'float [8]'")
+    outside = finding("memcheck", "index out of bounds", name="float [8]", numbers=(8,))
     assert (
         name_of(replace(failed, kind="died", findings=(outside,)))
         == "an array of the kernel is used past its end (line 7)"
@@ -256,3 +266,10 @@ def test_the_review_of_counters_comes_last() -> None:
     slow = case(review=lambda case, outcome: Diagnosis("too many sectors"))
     assert name_of(out(RIGHT), slow) == "too many sectors"
     assert name_of(out(2 * RIGHT), slow) == "everything is doubled"
+
+
+def test_findings_are_asked_for_by_a_kind_that_there_is() -> None:
+    outcome = out(RIGHT, RACE, PAST)
+    assert outcome.found("out of bounds") == [PAST] and not outcome.found("misaligned")
+    with pytest.raises(ValueError, match="kind takes a kind of finding, got 'missaligned'"):
+        outcome.found("missaligned")

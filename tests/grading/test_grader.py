@@ -3,17 +3,18 @@
 import json
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 
+from course_utils.emulator.sanitizer import Finding
 from course_utils.grading import grader
 from course_utils.grading.answers import wrong_answer
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part, Question
 from course_utils.grading.grader import GraderError, grade_submission
-from course_utils.grading.job import Job
+from course_utils.grading.job import NOT_SENT, Job
 from course_utils.grading.result import Result
 from course_utils.grading.sandbox.parent import Ended, Message
 from course_utils.grading.submission import Submission
@@ -208,10 +209,9 @@ def test_a_gpu_that_is_not_there_is_said(graded, monkeypatch: pytest.MonkeyPatch
         graded(finished(*ALL), device="cuda")
 
 
-FINDING = {"tool": "memcheck", "message": "boom", "kernel": "k", "file": "k.cu", "line": 3, "source": "x"}
-FINDING |= {"block": [0, 0, 0], "thread": [0, 0, 0], "other_line": None, "other_source": None, "count": 1, "wants": ""}
-FINDING |= {"other_block": None, "other_thread": None, "launch": 0}
-HAZARD = {"tool": "racecheck", "message": "write-after-read hazard in shared memory: s", "other_line": 5}
+FINDING = asdict(Finding("memcheck", "boom", "k", "k.cu", 3, "x", block=[0, 0, 0], thread=[0, 0, 0], numbers=[4]))
+FINDING = {name: value for name, value in FINDING.items() if name not in NOT_SENT}
+HAZARD = {"tool": "racecheck", "kind": "write after read", "space": "shared", "other_line": 5}
 COUNTER = {"kernel": "k", "file": "k.cu", "line": 3, "source": "x", "space": "shared", "operation": "load"}
 COUNTER |= dict.fromkeys(("requests", "sectors", "ideal_sectors", "bank_conflicts", "bytes", "wavefronts"), 1)
 COUNTER |= {"ideal_wavefronts": 1}
@@ -224,6 +224,8 @@ TOUCHED = {"kernel": "k", "argument": "K", "bytes": 8, "bytes_read": 4, "bytes_w
         {"findings": [FINDING | {"message": 5}]},
         {"findings": [FINDING | {"line": "a"}]},
         {"findings": [FINDING | {"count": -1}]},
+        {"findings": [FINDING | {"numbers": ["K"]}]},
+        {"findings": [FINDING | {"is_write": 1}]},
         {"counters": [COUNTER | {"ideal_wavefronts": 0}]},
         {"counters": [COUNTER | {"bytes": 2**80}]},
         {"footprint": [TOUCHED | {"bytes_read": "all"}]},
@@ -262,10 +264,7 @@ def test_what_faults_on_a_gpu_have_left_out_is_lost_and_named_by_the_emulator(gr
     """Each fault ends a child, and there are only so many."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(grader, "MOST_CHILDREN", 2)
-    unwritten = FINDING | {
-        "tool": "initcheck",
-        "message": "reads shared memory that no thread of the block has written",
-    }
+    unwritten = FINDING | {"tool": "initcheck", "kind": "uninitialised", "space": "shared"}
     fault = {"error": "illegal address", "error_kind": "gpu"}
     name = "shared memory is read before it is written (line 3)"
 

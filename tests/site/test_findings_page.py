@@ -34,7 +34,7 @@ def address(report, tmp_path_factory):
 
 def test_a_button_opens_the_player_at_its_finding_with_both_parties(report, address, browser):
     found = report.report.findings
-    race = next(n for n, one in enumerate(found) if "hazard in shared memory" in one.message)
+    race = next(n for n, one in enumerate(found) if (one.tool, one.space) == ("racecheck", "shared"))
     other = next(n for n, one in enumerate(found) if one.block == (0, 0, 0))
     page, errors = browser.new_page(viewport={"width": 390, "height": 844}), []
     page.on("pageerror", lambda error: errors.append(str(error)))

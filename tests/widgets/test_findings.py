@@ -62,7 +62,7 @@ def pressed(shown, number):
 
 def test_a_press_records_the_findings_own_block_once_and_opens_there(recordings):
     shown = findings(racing)
-    race = next(n for n, one in enumerate(shown.report.findings) if "hazard in shared memory" in one.message)
+    race = next(n for n, one in enumerate(shown.report.findings) if (one.tool, one.space) == ("racecheck", "shared"))
     assert (shown.report.findings[race].block, shown.report.findings[race].launch) == ((1, 0, 0), 1)
     assert recordings == [] and shown._panel.status == ""
     said = []
@@ -77,9 +77,8 @@ def test_a_press_records_the_findings_own_block_once_and_opens_there(recordings)
 def test_the_player_has_both_parties_and_no_party_of_another_block():
     with sanitize() as report:
         racing()
-    inside, between = (
-        next(one for one in report.findings if words in one.message) for words in ("hazard in shared", "another block")
-    )
+    inside = next(one for one in report.findings if (one.tool, one.space) == ("racecheck", "shared"))
+    between = next(one for one in report.findings if one.is_between_blocks)
     meta, data = record(racing, block=(1, 0, 0), launch=1).packed()
     shown, words = at_finding(meta, data, inside)
     chosen = meta["findings"][shown.meta["start"]["finding"]]

@@ -28,7 +28,7 @@ struct factor {
 
 inline EMU_UNSEEN factor factor_of(unsigned long long descriptor, bool transposed, unsigned element_bytes, emu_site site) {
     static const unsigned row_bytes[] = {16, 128, 64, 32};
-    if (descriptor & 0x3ff1c000c000c000ull) emu_misuse("wgmma: the descriptor has bits that mean nothing", site);
+    if (descriptor & 0x3ff1c000c000c000ull) emu_misuse(EMU_DESCRIPTOR_BITS, site);
     const unsigned base = (unsigned)(descriptor >> 49 & 7);
     return {(unsigned)(descriptor & 0x3fff) << 4, (unsigned)(descriptor >> 16 & 0x3fff) << 4,
             (unsigned)(descriptor >> 32 & 0x3fff) << 4, row_bytes[descriptor >> 62], base, transposed, element_bytes};
@@ -42,7 +42,7 @@ template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned
     for (unsigned n = 0; n < count; n++)
         for (unsigned k = 0; k < depth; k++) {
             const unsigned at = from.address(n, k);
-            if (at + Format::bits / 8 > bytes) emu_misuse("wgmma: the descriptor leads past the end of shared memory", site);
+            if (at + Format::bits / 8 > bytes) emu_misuse(EMU_DESCRIPTOR_PAST_SHARED, site);
             unsigned number = 0;
             memcpy(&number, shared + at, Format::bits / 8);
             to[by_k ? k * count + n : n * depth + k] = sign * Format::widen(number);
@@ -224,7 +224,7 @@ inline EMU_UNSEEN unsigned list_chunks(const factor& from, unsigned first, unsig
     for (unsigned n = first; n < first + count; n += from.transposed ? step : 1)
         for (unsigned k = 0; k < depth; k += from.transposed ? 1 : step) {
             to[listed] = from.address(n, k);
-            if (to[listed++] + 16 > emu_shared_bytes()) emu_misuse("wgmma: the descriptor leads past the end of shared memory", site);
+            if (to[listed++] + 16 > emu_shared_bytes()) emu_misuse(EMU_DESCRIPTOR_PAST_SHARED, site);
         }
     return listed;
 }
@@ -248,7 +248,7 @@ template <class T> EMU_INLINE const void* place_of(const T&) { return nullptr; }
 
 inline EMU_UNSEEN void need_all_lanes(emu_collective** lanes, unsigned participants) {
     if (participants != 0xffffffffu)
-        emu_misuse("wgmma needs all 32 lanes of the warp, but some have exited", lanes[__builtin_ctz(participants)]->site);
+        emu_misuse(EMU_NEEDS_ALL_LANES, lanes[__builtin_ctz(participants)]->site, {}, "wgmma");
 }
 
 struct wgmma_lanes : emu_collective {
@@ -263,7 +263,7 @@ struct wgmma_lanes : emu_collective {
         for (int lane = 0; lane < 32; lane++) {
             const emu_wgmma& mine = ((wgmma_lanes*)lanes[lane])->product;
             if (mine.a_descriptor != whole.a_descriptor || mine.b_descriptor != whole.b_descriptor || mine.add != whole.add)
-                emu_misuse("wgmma: the lanes of a warp have different descriptors", lanes[lane]->site);
+                emu_misuse(EMU_DIFFERENT_DESCRIPTORS, lanes[lane]->site);
             memcpy(d + lane * (whole.n / 2), mine.d, whole.n / 2 * sizeof(float*));
             if (whole.a_in_registers) memcpy(a[lane], ((wgmma_lanes*)lanes[lane])->a, sizeof a[lane]);
             if (mine.a_places) memcpy(a_places + 4 * lane, mine.a_places, 4 * sizeof *a_places);
@@ -400,8 +400,7 @@ EMU_INLINE void bulk_store(void* to, unsigned from, unsigned bytes, emu_site sit
 }
 EMU_INLINE void bulk_prefetch(const void* from, unsigned bytes, emu_site site = emu_here()) {
     (void)EMU_PLACE();
-    if (bytes == 0 || bytes % 16 || (size_t)from % 16)
-        emu_misuse("cp.async.bulk.prefetch: size and address are multiples of 16 bytes", site);
+    if (bytes == 0 || bytes % 16 || (size_t)from % 16) emu_misuse(EMU_PREFETCH_SIZE, site);
     EMU_TOUCH(from, bytes, EMU_TOUCH_PREFETCH);
 }
 template <size_t rank>
@@ -502,7 +501,7 @@ template <int count, bool transposed> struct stmatrix_lanes : emu_collective {
     unsigned address, given[count];
     static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         if (participants != 0xffffffffu)
-            emu_misuse("stmatrix needs all 32 lanes of the warp, but some have exited", lanes[__builtin_ctz(participants)]->site);
+            emu_misuse(EMU_NEEDS_ALL_LANES, lanes[__builtin_ctz(participants)]->site, {}, "stmatrix");
         for (int matrix = 0; matrix < count; matrix++) {
             unsigned short m[8][8];
             for (int lane = 0; lane < 32; lane++)
@@ -573,7 +572,7 @@ EMU_INLINE void cluster_wait(emu_site site = emu_here()) { emu_cluster_wait(site
 
 EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
     (void)EMU_PLACE();
-    if (registers < 24 || registers > 256 || registers % 8) emu_misuse("setmaxnreg takes a multiple of 8 from 24 to 256", site);
+    if (registers < 24 || registers > 256 || registers % 8) emu_misuse(EMU_REGISTER_COUNT, site);
     emu_set_registers(registers, site);
 }
 

@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "defects.h"
+
 #define EMU_SHARED_LIMIT 232448   // 227 KB: what one block of the emulated device may use, and the size of its dynamic array
 
 struct emu_dim3 { unsigned x, y, z; };
@@ -143,5 +145,6 @@ int emu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void emu_yield();                                         // __nanosleep(): let the other threads of the block go on
 [[noreturn]] void emu_trap(const char* message, emu_site site);
 [[noreturn]] void emu_assert(const char* condition, const char* function, emu_site site);   // a failed assert()
-[[noreturn]] void emu_misuse(const char* message, emu_site site);   // the same, of an instruction of sm_90a: asynccheck's
+// What an instruction of sm_90a does not take: a finding of asynccheck, and the end of the launch. name: the instruction's.
+[[noreturn]] void emu_misuse(emu_kind kind, emu_site site, emu_figures figures = {}, const char* name = "");
 }

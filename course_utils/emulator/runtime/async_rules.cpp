@@ -12,8 +12,6 @@
 // before it ends.
 #include "async_rules.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -179,8 +177,8 @@ static const Party beginning = {nullptr, 0, EMU_BEGINS, 0};
 static Party ending(const Rules& r) { return {nullptr, 0, EMU_ENDS, r.steps + 1}; }
 static Party running(const Rules& r, emu_deed deed) { return {emu_current, emu_place_of(emu_current->place), deed, r.steps}; }
 
-static emu_finding finding_of(emu_finding_kind kind, Party me, Party other) {
-    emu_finding finding = emu_finding_at(me.thread, kind, me.place);
+static emu_finding finding_of(emu_tool tool, emu_kind kind, Party me, Party other) {
+    emu_finding finding = emu_finding_at(me.thread, tool, kind, me.place);
     finding.is_shared = 1;
     finding.deed = me.deed, finding.step = me.step;
     finding.other_deed = other.deed, finding.other_step = other.step;
@@ -193,29 +191,19 @@ static emu_finding finding_of(emu_finding_kind kind, Party me, Party other) {
     return finding;
 }
 
-static const char a_barrier[] = "a barrier", a_phase[] = "a wait for the phase of its mbarrier", a_fence[] = "fence.proxy.async",
-                  a_group[] = "wgmma.wait_group", a_cluster_barrier[] = "barrier.cluster";
-
-// wants: what has to stand in between; "": nothing that could be said.
-static void find(Rules& r, Party me, Party other, const char* wants, const char* format, ...) __attribute__((format(printf, 5, 6)));
-static void find(Rules& r, Party me, Party other, const char* wants, const char* format, ...) {
-    emu_finding finding = finding_of(EMU_ASYNC, me, other);
-    snprintf(finding.wants, sizeof finding.wants, "%s", wants);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(finding.message, sizeof finding.message, format, arguments);
-    va_end(arguments);
+static void find(Rules& r, emu_kind kind, Party me, Party other, emu_figures figures = {}) {
+    emu_finding finding = finding_of(EMU_ASYNCCHECK, kind, me, other);
+    finding.defect.figures = figures;
     emu_find(r.results, finding);
 }
 
-static emu_finding race_of(emu_finding_kind kind, Party me, Party other, bool is_write) {
-    emu_finding finding = finding_of(kind, me, other);
+static emu_finding race_of(emu_kind kind, Party me, Party other, bool is_write) {
+    emu_finding finding = finding_of(kind == EMU_UNINITIALISED ? EMU_INITCHECK : EMU_RACECHECK, kind, me, other);
     finding.is_write = is_write;
-    snprintf(finding.wants, sizeof finding.wants, "%s", kind == EMU_COPY_IN_FLIGHT ? "cp.async.wait_group" : other.thread ? a_barrier : "");
     return finding;
 }
 
-static void find_race(Rules& r, emu_finding_kind kind, Party me, Party other, bool is_write) {
+static void find_race(Rules& r, emu_kind kind, Party me, Party other, bool is_write) {
     emu_find(r.results, race_of(kind, me, other, is_write));
 }
 
@@ -265,8 +253,7 @@ static bool has_started(Rules& r, unsigned thread, unsigned rank) {
 
 static void check_started(Rules& r, Party me, unsigned rank) {
     if (rank == me.thread->cluster_rank || has_started(r, id_of(r, me.thread), rank)) return;
-    find(r, me, beginning, a_cluster_barrier, "needs the shared memory of block %u of its cluster, which may not have started yet: no barrier.cluster in between",
-         rank);
+    find(r, EMU_BLOCK_NOT_STARTED, me, beginning, {rank});
 }
 
 // Shared memory, or an mbarrier, of block `rank`: which must have started, and may not end before.
@@ -294,8 +281,7 @@ static void check_read(Rules& r, Cell& c, Party me, bool soft) {
         break;
     case Writer::copy:
         const Operation& o = *operation(r, c.what);
-        if (!copy_seen(r, u, o))
-            find(r, me, party_of(r, o), a_phase, "reads what the copy {other} brings, but has not waited for the phase of its mbarrier");
+        if (!copy_seen(r, u, o)) find(r, EMU_COPY_NOT_WAITED_FOR, me, party_of(r, o));
     }
     Reading* slot = nullptr;
     for (Reading& one : c.reads)
@@ -305,18 +291,14 @@ static void check_read(Rules& r, Cell& c, Party me, bool soft) {
 }
 
 // Those who may still read what is now written over.
-template <class Race> static void check_readers(Rules& r, const Cell& c, Party me, bool soft, const char* what, Race race) {
+template <class Race> static void check_readers(Rules& r, const Cell& c, Party me, bool soft, Race race) {
     const unsigned u = id_of(r, me.thread);
     for (const Reading& one : c.reads)
         if (one.time && !(soft && one.soft) && !knows(r, u, one.thread, one.time)) race(Party{thread_of(r, one.thread), one.place, EMU_READS, one.step});
     for (uint32_t number : c.operations) {
         if (!number) continue;
         const Operation& o = *operation(r, number);
-        if (operation_over(r, u, o)) continue;
-        const char* const wants[] = {"wgmma.wait_group, then a barrier", a_phase,
-                                     "cp.async.bulk.wait_group.read, then a barrier"};
-        find(r, me, party_of(r, o), wants[o.kind], "%s what the %s {other} may still read: this thread does not wait for anybody who has waited for that one",
-             what, o.kind == Operation::product ? "wgmma" : o.kind == Operation::store ? "bulk store" : "copy");
+        if (!operation_over(r, u, o)) find(r, EMU_OVERWRITES_OPERAND, me, party_of(r, o));
     }
 }
 
@@ -331,10 +313,9 @@ static void check_write(Rules& r, Cell& c, Party me, bool soft, uintptr_t offset
     } else if (c.by == Writer::copy_async) {
         find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), true);
     } else if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what))) {
-        find(r, me, party_of(r, *operation(r, c.what)), a_phase,
-             "writes where the copy {other} still writes: nobody has waited for the phase of its mbarrier");
+        find(r, EMU_WRITES_INTO_COPY, me, party_of(r, *operation(r, c.what)));
     }
-    check_readers(r, c, me, soft, "overwrites", [&](Party reader) { find_race(r, EMU_WRITE_AFTER_READ, me, reader, true); });
+    check_readers(r, c, me, soft, [&](Party reader) { find_race(r, EMU_WRITE_AFTER_READ, me, reader, true); });
 }
 
 void emu_rule_access(Rules& r, const Block& of, uintptr_t offset, unsigned log_bytes, Access access, uint32_t place) {
@@ -358,21 +339,20 @@ void emu_rule_access(Rules& r, const Block& of, uintptr_t offset, unsigned log_b
 }
 
 // What a product or a store reads.
-static void check_operand(Rules& r, uintptr_t offset, Party me, const char* who, uint32_t number, unsigned slot) {
+static void check_operand(Rules& r, uintptr_t offset, Party me, uint32_t number, unsigned slot) {
     const unsigned u = id_of(r, me.thread);
     visit_cells(r, offset, 4, [&](Cell& c) {
         if (c.by == Writer::nobody) {
             find_race(r, EMU_UNINITIALISED, me, {}, false);
         } else if (c.by == Writer::copy) {
             const Operation& o = *operation(r, c.what);
-            if (!copy_seen(r, u, o))
-                find(r, me, party_of(r, o), a_phase, "the %s reads what the copy {other} brings, but nobody has waited for the phase of its mbarrier", who);
+            if (!copy_seen(r, u, o)) find(r, EMU_OPERAND_NOT_COME, me, party_of(r, o));
         } else if (c.by == Writer::copy_async) {
             find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), false);
         } else if (!knows(r, u, c.writer, c.time)) {
-            find(r, me, writer_of(r, c), a_barrier, "the %s reads what another thread writes {other}, with no barrier in between", who);
+            find(r, EMU_OPERAND_RACE, me, writer_of(r, c));
         } else if (fenced(r, u)[c.writer] < c.time) {
-            find(r, me, writer_of(r, c), a_fence, "the %s reads what a thread writes {other}, with no fence.proxy.async in between", who);
+            find(r, EMU_OPERAND_NOT_FENCED, me, writer_of(r, c));
         }
         c.operations[slot] = number;
     });
@@ -428,7 +408,7 @@ void emu_rule_barrier_init(Rules& r, unsigned address) {
     uint16_t& number = r.barrier_at[byte_of(r, address) / 8];
     if (!number) {
         if (r.barrier_count == r.most_barriers)
-            emu_misuse_in_words(emu_site{}, "asynccheck follows up to %u mbarriers of a cluster of %u blocks", r.most_barriers, r.blocks);
+            emu_misuse(EMU_TOO_MANY_MBARRIERS, emu_site{}, {r.most_barriers, r.blocks});
         r.barriers[r.barrier_count] = {};
         number = (uint16_t)++r.barrier_count;
     }
@@ -444,7 +424,7 @@ void emu_rule_barrier_use(Rules& r, unsigned address, bool releases) {
     if (releases) touch(r, me, emu_rank_of(address));
     else check_started(r, me, emu_rank_of(address));   // who waits for it knows of the arrival, though not of what was before
     if (!knows(r, id_of(r, me.thread), b.initialiser, b.initialised))
-        find(r, me, initialiser_of(r, b), a_barrier, "uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
+        find(r, EMU_MBARRIER_NOT_YET_INITIALISED, me, initialiser_of(r, b));
 }
 
 void emu_rule_barrier_arrive(Rules& r, unsigned address, bool releases) {
@@ -483,7 +463,7 @@ static uint32_t start(Rules& r, const Operation& o) {
     if (r.operation_count == r.operation_capacity) {
         r.operation_capacity = r.operation_capacity ? 2 * r.operation_capacity : 1024;
         r.operations = (Operation*)realloc(r.operations, r.operation_capacity * sizeof(Operation));
-        if (!r.operations) emu_misuse_in_words(emu_site{}, "no memory for asynccheck");
+        if (!r.operations) emu_fail_to_start(emu_block->launch, "memory for asynccheck");
     }
     r.operations[r.operation_count] = o;
     return r.first_operation + r.operation_count++;
@@ -503,8 +483,8 @@ void emu_rule_register(Rules& r, uintptr_t address, unsigned bytes, bool is_writ
         else x.read_place = place, x.read_step = r.steps, x.read_fence = fence;
         const Operation* o = operation(r, x.product);
         if (!o || !in_flight(*o, f->warp) || (x.is_factor && !is_write)) continue;
-        find(r, {f, place, is_write ? EMU_WRITES : EMU_READS, r.steps}, party_of(r, *o), a_group, "%s %s of the wgmma {other}, which may still run: no wgmma.wait_group for it in between",
-             is_write ? "writes" : "reads", x.is_factor ? "a register of A" : "an accumulator");
+        const Party me = {f, place, is_write ? EMU_WRITES : EMU_READS, r.steps};
+        find(r, x.is_factor ? EMU_FACTOR_IN_FLIGHT : EMU_ACCUMULATOR_IN_FLIGHT, me, party_of(r, *o));
     }
 }
 
@@ -523,11 +503,11 @@ static void use_register(Rules& r, const void* address, const Fiber* lane, Party
     const Operation *last = operation(r, x.product), *mine = operation(r, number);
     if (last && last != mine && in_flight(*last, lane->warp)) {
         if (!is_factor && (x.is_factor || last->columns != mine->columns))
-            find(r, me, party_of(r, *last), a_group, "an accumulator is still in use by the wgmma {other}, of another shape: no wgmma.wait_group in between");
+            find(r, EMU_ACCUMULATOR_OF_ANOTHER_SHAPE, me, party_of(r, *last));
     } else if (x.write_place && x.write_fence == fence) {
-        find(r, me, {lane, x.write_place, EMU_WRITES, x.write_step}, "wgmma.fence", "a register of this wgmma was written {other}, with no wgmma.fence in between");
+        find(r, EMU_REGISTER_NOT_FENCED, me, {lane, x.write_place, EMU_WRITES, x.write_step});
     } else if (!is_factor && x.read_place && x.read_fence == fence) {
-        find(r, me, {lane, x.read_place, EMU_READS, x.read_step}, "wgmma.fence", "an accumulator of this wgmma was read {other}, with no wgmma.fence in between");
+        find(r, EMU_ACCUMULATOR_NOT_FENCED, me, {lane, x.read_place, EMU_READS, x.read_step});
     }
     x.product = number, x.is_factor = is_factor;
 }
@@ -543,15 +523,14 @@ static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
     if (n < group.count) {
         const Operation& o = *operation(r, group.products[n]);
         if (o.a_in_registers != p->a_in_registers || (!p->a_in_registers && o.a != p->a_descriptor) || o.b != p->b_descriptor || o.columns != p->n)
-            find(r, me, party_of(r, o), "", "the warps of a warpgroup make different products: this is not that of the wgmma {other}");
-        if (o.fences != fences)
-            find(r, me, party_of(r, o), "", "the warps of a warpgroup come here by different numbers of wgmma.fence: all of them take part in each");
+            find(r, EMU_DIFFERENT_PRODUCTS, me, party_of(r, o));
+        if (o.fences != fences) find(r, EMU_WARPS_FENCE_APART, me, party_of(r, o));
         return group.products[n];
     }
     if (group.count == group.capacity) {
         group.capacity = group.capacity ? 2 * group.capacity : 256;
         group.products = (uint32_t*)realloc(group.products, group.capacity * sizeof(uint32_t));
-        if (!group.products) emu_misuse_in_words(p->site, "no memory for asynccheck");
+        if (!group.products) emu_fail_to_start(emu_block->launch, "memory for asynccheck");
     }
     Operation o = {};
     o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place, o.step = me.step, o.columns = p->n;
@@ -569,13 +548,11 @@ void emu_rule_product(Rules& r, const emu_wgmma* p) {
     unsigned chunks[544];
     const unsigned count = p->chunks(p, chunks);
     const uintptr_t home = emu_block->rank * r.window;
-    for (unsigned i = 0; i < count; i++) check_operand(r, home + chunks[i], me, "wgmma", number, warp / 4 % store_slot);
+    for (unsigned i = 0; i < count; i++) check_operand(r, home + chunks[i], me, number, warp / 4 % store_slot);
     for (unsigned lane = 0; lane < 32; lane++) {
         const Fiber* f = emu_block->warps[warp].fiber[lane];
-        if (lane && fences_of(r, f) != fences_of(r, first))
-            find(r, me, {f, 0, EMU_NO_DEED, 0}, "", "the lanes of a warp come here by different numbers of wgmma.fence: all of them take part in each");
-        if (!lane && !fences_of(r, f))
-            find(r, me, beginning, "wgmma.fence", "no wgmma.fence before the first wgmma of a warp");
+        if (lane && fences_of(r, f) != fences_of(r, first)) find(r, EMU_LANES_FENCE_APART, me, {f, 0, EMU_NO_DEED, 0});
+        if (!lane && !fences_of(r, f)) find(r, EMU_NO_WGMMA_FENCE, me, beginning);
         for (unsigned i = 0; i < p->n / 2; i++) use_register(r, p->d[lane * (p->n / 2) + i], f, me, number, false);
         for (unsigned i = 0; p->a_places && i < 4; i++) use_register(r, p->a_places[4 * lane + i], f, me, number, true);
     }
@@ -621,16 +598,16 @@ static Operation new_copy(Rules& r, Operation::Kind kind, Party me, unsigned sha
     o.kind = kind;
     o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place, o.step = me.step;
     if (!inside_shared(r, shared & emu_in_block, bytes)) {
-        emu_finding finding = finding_of(EMU_OUT_OF_BOUNDS, me, {});
+        emu_finding finding = finding_of(EMU_MEMCHECK, EMU_OUT_OF_BOUNDS, me, {});
         finding.bytes = bytes, finding.is_write = kind == Operation::load;
         emu_find(r.results, finding);
     }
     return o;
 }
 
-static void check_source(Rules& r, unsigned shared, unsigned bytes, Party me, const char* who, uint32_t number) {
+static void check_source(Rules& r, unsigned shared, unsigned bytes, Party me, uint32_t number) {
     const uintptr_t first = byte_of(r, shared);
-    for (uintptr_t at = first; at < first + bytes; at += 16) check_operand(r, at, me, who, number, store_slot);
+    for (uintptr_t at = first; at < first + bytes; at += 16) check_operand(r, at, me, number, store_slot);
 }
 
 uint32_t emu_rule_store(Rules& r, unsigned shared, unsigned bytes) {
@@ -638,7 +615,7 @@ uint32_t emu_rule_store(Rules& r, unsigned shared, unsigned bytes) {
     r.steps++;
     const Party me = running(r, EMU_STARTS_STORE);
     const uint32_t number = start(r, new_copy(r, Operation::store, me, shared, bytes));
-    check_source(r, shared, bytes, me, "bulk store", number);
+    check_source(r, shared, bytes, me, number);
     return number;
 }
 
@@ -648,12 +625,10 @@ static void bring(Rules& r, uintptr_t offset, unsigned log_bytes, Party me, uint
     const Cell brought = {Writer::copy, false, (uint16_t)u, 0, number, me.step, {}, {}};
     visit_cells(r, offset, log_bytes, [&](Cell& c) {
         if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what)))
-            find(r, me, party_of(r, *operation(r, c.what)), a_phase, "overwrites what the copy {other} brings: nobody has waited for that one");
+            find(r, EMU_COPY_OVERWRITES_COPY, me, party_of(r, *operation(r, c.what)));
         if ((c.by == Writer::thread || c.by == Writer::copy_async) && !knows(r, u, c.writer, c.time))
-            find(r, me, writer_of(r, c), a_barrier, "the copy overwrites what another thread writes {other}, with no barrier in between");
-        check_readers(r, c, me, false, "the copy overwrites", [&](Party reader) {
-            find(r, me, reader, a_barrier, "the copy overwrites what another thread may still have to read {other}, with no barrier in between");
-        });
+            find(r, EMU_COPY_OVERWRITES_WRITE, me, writer_of(r, c));
+        check_readers(r, c, me, false, [&](Party reader) { find(r, EMU_COPY_OVERWRITES_READ, me, reader); });
         c = brought;
     });
     if (log_bytes == 4) fresh(r, offset).log_piece = 4;
@@ -670,10 +645,9 @@ uint32_t emu_rule_load(Rules& r, unsigned shared, unsigned bytes, unsigned barri
     o.barrier = barrier_number(r, barrier);
     const Barrier& b = r.barriers[o.barrier];
     if (!knows(r, u, b.initialiser, b.initialised))
-        find(r, me, initialiser_of(r, b), a_barrier, "a copy uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
+        find(r, EMU_MBARRIER_NOT_YET_INITIALISED, me, initialiser_of(r, b));
     else if (by_engine && (!b.fenced || !knows(r, u, b.fencer, b.fenced)))
-        find(r, me, initialiser_of(r, b), "fence.mbarrier_init", "a copy uses an mbarrier whose mbarrier.init {other} it may not see: "
-                                          "no fence.mbarrier_init or fence.proxy.async in between");
+        find(r, EMU_MBARRIER_NOT_PUBLISHED, me, initialiser_of(r, b));
     const uint32_t number = start(r, o);
     const unsigned step = bytes < 16 ? bytes : 16, log_bytes = (unsigned)__builtin_ctz(step);
     const uintptr_t first = byte_of(r, shared);
@@ -683,7 +657,7 @@ uint32_t emu_rule_load(Rules& r, unsigned shared, unsigned bytes, unsigned barri
 
 void emu_rule_load_reads(Rules& r, uint32_t number, unsigned shared, unsigned bytes) {
     operation(r, number)->from_shared = true;
-    check_source(r, shared, bytes, running(r, EMU_STARTS_COPY), "copy", number);
+    check_source(r, shared, bytes, running(r, EMU_STARTS_COPY), number);
 }
 
 void emu_rule_copy_arrives(Rules& r, uint32_t number) {
@@ -779,18 +753,18 @@ static bool seen_in(Rules& r, unsigned rank, const Operation& o) {
 }
 
 // What is still going on, for all that the block that ends has waited for.
-static const char* left_behind(Rules& r, const Operation& o) {
+static emu_kind left_behind(Rules& r, const Operation& o) {
     const unsigned ends = emu_block->rank;
     const bool its_own = o.thread / r.block_threads == ends;
     if (o.kind == Operation::load) {
-        if (o.to == ends && !seen_in(r, ends, o)) return "nobody waits for the copy: it may write to shared memory that is no longer the block's";
-        if (o.from_shared && its_own && !seen_in(r, ends, o)) return "the copy may still read shared memory of the block when that has exited: the block waits for nobody who has waited for it";
-        return nullptr;
+        if (o.to == ends && !seen_in(r, ends, o)) return EMU_LOAD_LEFT_BEHIND;
+        if (o.from_shared && its_own && !seen_in(r, ends, o)) return EMU_COPY_READS_EXITED_BLOCK;
+        return EMU_NOTHING;
     }
-    if (!its_own) return nullptr;
-    if (o.kind == Operation::store) return o.done[0] ? nullptr : "the bulk store is not waited for: shared memory may be gone before it is read";
+    if (!its_own) return EMU_NOTHING;
+    if (o.kind == Operation::store) return o.done[0] ? EMU_NOTHING : EMU_STORE_NOT_WAITED_FOR;
     const bool committed = o.committed, done = o.done[0] || o.done[1] || o.done[2] || o.done[3];
-    return done ? nullptr : committed ? "the wgmma is never waited for" : "the wgmma is never committed to a group, and so never waited for";
+    return done ? EMU_NOTHING : committed ? EMU_PRODUCT_NOT_WAITED_FOR : EMU_PRODUCT_NOT_COMMITTED;
 }
 
 // Threads of other blocks whose touches of its shared memory the block that ends knows nothing of.
@@ -801,9 +775,7 @@ static void find_late_touches(Rules& r) {
     for (unsigned u = 0; u < r.threads; u++) {
         const Touch& last = r.touches[u * r.blocks + ends];
         if (last.time > r.whole[u])
-            find(r, {thread_of(r, u), last.place, EMU_USES, last.step}, ending(r), "barrier.cluster, for which that block waits, too",
-                 "needs the shared memory of block %u of its cluster, which may have exited by then: that block waits for nobody behind this",
-                 ends);
+            find(r, EMU_BLOCK_MAY_HAVE_EXITED, {thread_of(r, u), last.place, EMU_USES, last.step}, ending(r), {ends});
     }
 }
 
@@ -813,8 +785,8 @@ static void find_missing_requests(Rules& r) {
         const unsigned group = first_thread(r, emu_block->rank) + i / 128 * 128, u = first_thread(r, emu_block->rank) + i;
         const unsigned one = r.requests[u].count < r.requests[group].count ? group : u, other = one == u ? group : u;
         if (r.requests[one].count == r.requests[other].count) continue;
-        find(r, {thread_of(r, one), r.requests[one].place, EMU_NO_DEED, r.requests[one].step}, {thread_of(r, other), 0, EMU_NO_DEED, 0}, "",
-             "warp %u does not take part in this setmaxnreg of its warpgroup", thread_of(r, other)->warp);
+        const Party asks = {thread_of(r, one), r.requests[one].place, EMU_NO_DEED, r.requests[one].step};
+        find(r, EMU_WARP_WITHOUT_REGISTERS, asks, {thread_of(r, other), 0, EMU_NO_DEED, 0}, {thread_of(r, other)->warp});
     }
 }
 
@@ -822,7 +794,7 @@ void emu_end_rules(Rules& r) {
     settle(r);
     for (unsigned n = 0; n < r.operation_count; n++) {
         const Operation& o = r.operations[n];
-        if (const char* what = left_behind(r, o)) find(r, party_of(r, o), ending(r), "a wait for it", "%s", what);
+        if (const emu_kind kind = left_behind(r, o)) find(r, kind, party_of(r, o), ending(r));
     }
     for (unsigned warp = 0; warp < emu_block->warp_count; warp++) {
         const Fiber* first = emu_block->warps[warp].fiber[0];
@@ -830,15 +802,15 @@ void emu_end_rules(Rules& r) {
         const unsigned started = r.warps[warp_of(first)].started;
         if (started == group.count) continue;
         const Operation& o = *operation(r, group.products[started]);
-        find(r, party_of(r, o), {first, 0, EMU_NO_DEED, 0}, "", "warp %u does not take part in this wgmma of its warpgroup", warp);
+        find(r, EMU_WARP_WITHOUT_PRODUCT, party_of(r, o), {first, 0, EMU_NO_DEED, 0}, {warp});
     }
     find_missing_requests(r);
     for (unsigned n = 0; n < r.barrier_count; n++) {
         const Barrier& b = r.barriers[n];
         if (emu_rank_of(b.address) != emu_block->rank) continue;
         const Mbarrier m = Mbarrier::at(b.address);
-        if (m.valid() && m.bytes() > 0) find(r, initialiser_of(r, b), {}, "", "this mbarrier still waits for %d bytes at the end", m.bytes());
-        if (m.valid() && m.bytes() < 0) find(r, initialiser_of(r, b), {}, "", "%d bytes came to this mbarrier that nobody expected", -m.bytes());
+        if (m.valid() && m.bytes() > 0) find(r, EMU_MBARRIER_LACKS_BYTES, initialiser_of(r, b), {}, {m.bytes()});
+        if (m.valid() && m.bytes() < 0) find(r, EMU_MBARRIER_HAS_BYTES_TOO_MANY, initialiser_of(r, b), {}, {-m.bytes()});
     }
     if (r.blocks > 1) find_late_touches(r);
 }

@@ -24,14 +24,14 @@ static void record(emu_op op, const void* mbarrier, int extra) {
 
 extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, emu_site site) {
     EMU_NOTE_PLACE();
-    if (id > 15) emu_misuse_in_words(site, "a block has barriers 0 to 15, got %u", id);
-    if (threads == 0 || threads % 32) emu_misuse_in_words(site, "barrier %u: the number of threads is a multiple of 32, got %u", id, threads);
+    if (id > 15) emu_misuse(EMU_BARRIER_NUMBER, site, {id});
+    if (threads == 0 || threads % 32) emu_misuse(EMU_BARRIER_THREADS, site, {id, threads});
     Recorder* const recorder = emu_recorder();
     if (recorder && waits) emu_record_barrier(*recorder, id, emu_place_of(emu_current->place));
     else record(EMU_OP_ARRIVE, nullptr, (int)id);
     NamedBarrier& barrier = emu_block->barriers[id];
     if (barrier.arrived && barrier.threads != threads)
-        emu_misuse_in_words(site, "barrier %u is for %u threads here, and for %u in line %d", id, threads, barrier.threads, barrier.site.line);
+        emu_misuse(EMU_BARRIER_OF_TWO_SIZES, site, {id, threads, barrier.threads, barrier.site.line});
     if (!barrier.arrived) barrier.site = site;
     barrier.threads = threads;
     barrier.predicates += predicate != 0;
@@ -60,7 +60,7 @@ extern "C" void emu_cluster_arrive(emu_site site) {
     EMU_NOTE_PLACE();
     Fiber* f = emu_current;
     Cluster& c = *emu_block->cluster;
-    if (f->owes_wait) emu_misuse("barrier.cluster.arrive: this thread has arrived before, and not waited since", site);
+    if (f->owes_wait) emu_misuse(EMU_CLUSTER_ARRIVES_TWICE, site);
     record(EMU_OP_ARRIVE, nullptr, EMU_CLUSTER);
     f->arrived = f->owes_wait = true;
     if (Rules* rules = emu_rules()) emu_rule_named_arrive(*rules, emu_cluster_barrier);
@@ -70,7 +70,7 @@ extern "C" void emu_cluster_arrive(emu_site site) {
 extern "C" void emu_cluster_wait(emu_site site) {
     EMU_NOTE_PLACE();
     Fiber* f = emu_current;
-    if (!f->owes_wait) emu_misuse("barrier.cluster.wait: this thread has not arrived", site);
+    if (!f->owes_wait) emu_misuse(EMU_CLUSTER_WAITS_FIRST, site);
     record(EMU_OP_WAIT, nullptr, EMU_CLUSTER);
     f->owes_wait = false;
     const uint64_t before = emu_block->steps;
@@ -104,15 +104,14 @@ extern "C" void emu_set_registers(unsigned count, emu_site site) {
 
 static void check_place(unsigned address, const char* instruction, emu_site site) {
     const unsigned here = address & emu_in_block;
-    if (here % 8 || here + 8 > emu_shared_bytes())
-        emu_misuse_in_words(site, "%s: an mbarrier lies at a multiple of 8 in shared memory, got address %u", instruction, here);
-    if (emu_block_of(address).over) emu_misuse_in_words(site, "%s: the block whose mbarrier this is has exited", instruction);
+    if (here % 8 || here + 8 > emu_shared_bytes()) emu_misuse(EMU_MBARRIER_ADDRESS, site, {here}, instruction);
+    if (emu_block_of(address).over) emu_misuse(EMU_MBARRIER_OF_EXITED_BLOCK, site, {}, instruction);
 }
 
 static Mbarrier look_at(unsigned address, const char* instruction, emu_site site) {
     check_place(address, instruction, site);
     const Mbarrier m = Mbarrier::at(address);
-    if (!m.valid()) emu_misuse_in_words(site, "%s: this mbarrier was not initialised, or something was written over it", instruction);
+    if (!m.valid()) emu_misuse(EMU_NO_MBARRIER, site, {}, instruction);
     return m;
 }
 
@@ -135,7 +134,7 @@ extern "C" void emu_mbarrier_init(unsigned address, unsigned count, emu_site sit
     EMU_NOTE_PLACE();
     check_place(address, "mbarrier.init", site);
     if (count == 0 || count > Mbarrier::most_arrivals)
-        emu_misuse_in_words(site, "mbarrier.init: a phase takes 1 to %u arrivals, got %u", Mbarrier::most_arrivals, count);
+        emu_misuse(EMU_MBARRIER_COUNT, site, {Mbarrier::most_arrivals, count});
     record(EMU_OP_WRITE, emu_shared_pointer(address), 0);
     Mbarrier::of(0, count, count, 0).put(address);
     if (Rules* rules = emu_rules()) emu_rule_barrier_init(*rules, address);
@@ -153,7 +152,7 @@ static Mbarrier look_at_arrival(unsigned address, unsigned count, const char* in
     Rules* const rules = emu_rules();
     if (rules) emu_rule_barrier_use(*rules, address, releases);
     if (count == 0 || count > m.pending())
-        emu_misuse_in_words(site, "%s: %u arrivals, but this phase takes only %u more of %u", instruction, count, m.pending(), m.count());
+        emu_misuse(EMU_TOO_MANY_ARRIVALS, site, {count, m.pending(), m.count()}, instruction);
     if (rules) emu_rule_barrier_arrive(*rules, address, releases);
     return m;
 }
@@ -161,9 +160,9 @@ static Mbarrier look_at_arrival(unsigned address, unsigned count, const char* in
 uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, bool releases, emu_site site) {
     const Mbarrier m = look_at_arrival(address, count, "mbarrier.arrive", releases, site);
     if (!may_complete && count == m.pending())
-        emu_misuse_in_words(site, "mbarrier.arrive.noComplete: this is the last arrival, which completes the phase");
+        emu_misuse(EMU_LAST_ARRIVAL_COMPLETES, site);
     if ((long long)m.bytes() + expected_bytes > Mbarrier::most_bytes)
-        emu_misuse_in_words(site, "mbarrier.arrive.expect_tx: more than %d bytes to come", Mbarrier::most_bytes);
+        emu_misuse(EMU_EXPECTS_TOO_MANY_BYTES, site, {Mbarrier::most_bytes});
     settle(address, Mbarrier::of(m.phase(), m.count(), m.pending() - count, m.bytes() + (int)expected_bytes));
     return m.bits;
 }
@@ -194,7 +193,7 @@ void emu_count_bytes(unsigned address, int bytes, emu_site site) {
     const Mbarrier m = look_at(address, bytes > 0 ? "mbarrier.expect_tx" : "mbarrier.complete_tx", site);
     const int now = m.bytes() + bytes;
     if (now > Mbarrier::most_bytes || now < -Mbarrier::most_bytes)
-        emu_misuse_in_words(site, "an mbarrier counts up to %d bytes, got %d", Mbarrier::most_bytes, now);
+        emu_misuse(EMU_COUNTS_TOO_MANY_BYTES, site, {Mbarrier::most_bytes, now});
     settle(address, Mbarrier::of(m.phase(), m.count(), m.pending(), now));
 }
 
@@ -206,7 +205,7 @@ extern "C" void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site
 
 static bool is_over(unsigned address, unsigned parity, bool waits, emu_site site) {
     const Mbarrier m = look_at(address, waits ? "mbarrier.try_wait" : "mbarrier.test_wait", site);
-    if (&emu_block_of(address) != emu_block) emu_misuse("a thread waits for an mbarrier of its own block only", site);
+    if (&emu_block_of(address) != emu_block) emu_misuse(EMU_MBARRIER_OF_ANOTHER_BLOCK, site);
     if (m.phase() != (parity & 1)) return true;
     if (!waits) {
         emu_yield();   // who asks again and again lets the others go on, and the copies

@@ -27,7 +27,8 @@ static inline uintptr_t round_up(uintptr_t n, uintptr_t step) { return (n + step
 
 // ---- failures
 
-bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, ...) {
+// The first failure of the launch, but for why. False: somebody was first.
+static bool record_place(const emu_launch* launch, emu_outcome outcome, const Fiber* fiber, emu_site site) {
     emu_report* report = launch->report;
     uint32_t nobody = EMU_RUNNING;
     if (!__atomic_compare_exchange_n(&report->outcome, &nobody, outcome, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return false;
@@ -38,9 +39,14 @@ bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fibe
         report->block = fiber->block_idx;
         report->thread = fiber->thread_idx;
     }
+    return true;
+}
+
+bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, ...) {
+    if (!record_place(launch, outcome, fiber, site)) return false;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(report->message, sizeof report->message, format, arguments);
+    vsnprintf(launch->report->message, sizeof launch->report->message, format, arguments);
     va_end(arguments);
     return true;
 }
@@ -61,6 +67,14 @@ template <class... T>
     emu_end_worker(emu_record(emu_block->launch, outcome, fiber, site, format, values...));
 }
 
+// Where the sanitizer has the same as a finding.
+[[noreturn]] static void fail(emu_outcome outcome, const Fiber* fiber, emu_site site, const emu_defect& defect) {
+    if (emu_block->tracer) emu_trace_logs(*emu_block);
+    const bool first = record_place(emu_block->launch, outcome, fiber, site);
+    if (first) emu_block->launch->report->defect = defect;
+    emu_end_worker(first);
+}
+
 static bool sanitizing() { return emu_block->launch->tracing && emu_block->launch->tracing->sanitize; }
 
 // Whether it waits for something that only sm_90a has: its place is then known as a program counter.
@@ -77,10 +91,10 @@ static void set_line(int32_t& line, char (&file)[256], emu_site site) {
 
 // With the sanitizer a synchronisation error is a finding, and the launch goes on where it can. `other` waits elsewhere
 // (null: there is no other party).
-template <class... T>
-static void find(const Fiber* fiber, emu_site site, const Fiber* other, const char* format, T... values) {
+static void find(const Fiber* fiber, emu_site site, const Fiber* other, const emu_defect& defect) {
     const bool asynchronous = waits_asynchronously(fiber);
-    emu_finding finding = emu_finding_at(fiber, asynchronous ? EMU_ASYNC : EMU_BARRIER, 0);
+    emu_finding finding = emu_finding_at(fiber, asynchronous ? EMU_ASYNCCHECK : EMU_SYNCCHECK, EMU_NOTHING, 0);
+    finding.defect = defect;
     if (asynchronous) finding.place = emu_place_of(fiber->place);
     else set_line(finding.line, finding.file, site);
     if (other) {
@@ -90,13 +104,15 @@ static void find(const Fiber* fiber, emu_site site, const Fiber* other, const ch
         finding.other_block = other->block_idx;
         finding.other_thread = other->thread_idx;
     }
-    snprintf(finding.message, sizeof finding.message, format, values...);
     emu_find(emu_block->launch->tracing->results, finding);
 }
-template <class... T>
-static void find_or_fail(const Fiber* fiber, emu_site site, const Fiber* other, const char* format, T... values) {
-    if (!sanitizing()) fail(EMU_DIVERGENT_BARRIER, fiber, site, format, values...);
-    find(fiber, site, other, format, values...);
+static void find_or_fail(const Fiber* fiber, emu_site site, const Fiber* other, const emu_defect& defect) {
+    if (!sanitizing()) fail(EMU_DIVERGENT, fiber, site, defect);
+    find(fiber, site, other, defect);
+}
+[[noreturn]] static void find_and_fail(emu_outcome outcome, const Fiber* fiber, emu_site site, const Fiber* other, const emu_defect& defect) {
+    if (sanitizing()) find(fiber, site, other, defect);
+    fail(outcome, fiber, site, defect);
 }
 
 static void report_divergent(const Fiber* waiting) {
@@ -104,39 +120,39 @@ static void report_divergent(const Fiber* waiting) {
     if (b.elsewhere) {
         const Fiber *one = b.elsewhere, *other = waiting;
         if (sanitizing() && other->waits_at.line < one->waits_at.line) one = waiting, other = b.elsewhere;   // a pair is one finding
-        const emu_dim3 o = one->thread_idx, w = other->thread_idx;
-        find_or_fail(one, one->waits_at, other,
-                     "barrier in a divergent branch: thread (%u,%u,%u) waits at this __syncthreads(), "
-                     "but thread (%u,%u,%u) of the same block waits at the one in line %d",
-                     o.x, o.y, o.z, w.x, w.y, w.z, other->waits_at.line);
+        const emu_dim3 w = other->thread_idx;
+        find_or_fail(one, one->waits_at, other, emu_defect_of(EMU_DIVERGENT_BARRIER, {w.x, w.y, w.z, other->waits_at.line}));
     } else {
         const emu_dim3 o = b.fell_off->thread_idx;
-        find_or_fail(waiting, b.barrier_site, nullptr,
-                     "barrier in a divergent branch: %u of the block's %u threads wait at this __syncthreads(), "
-                     "but thread (%u,%u,%u) ran past it to the end of the kernel", b.waiting, b.size, o.x, o.y, o.z);
+        find_or_fail(waiting, b.barrier_site, nullptr, emu_defect_of(EMU_BARRIER_RUN_PAST, {b.waiting, b.size, o.x, o.y, o.z}));
     }
 }
 
-struct Words { char text[160]; };
-static Words what_it_waits_for(const Fiber* f) {
-    Words words;
-    if (f->state == State::in_collective) snprintf(words.text, sizeof words.text, "%s", f->collective->name);
-    else if (f->state == State::at_named_barrier) {
-        const NamedBarrier& n = emu_block->barriers[f->barrier];
-        snprintf(words.text, sizeof words.text, "barrier %u (%u of %u threads have arrived)", f->barrier, n.arrived, n.threads);
-    } else if (f->state == State::at_mbarrier) {
-        const Mbarrier m = Mbarrier::at(f->barrier);
-        snprintf(words.text, sizeof words.text, "a wait for parity %u of an mbarrier in phase %u (%u of %u arrivals and %d bytes are to come%s)",
-                 f->parity, m.phase(), m.pending(), m.count(), m.bytes(), m.bytes() < 0 ? ": more came than were expected" : "");
-    } else if (f->state == State::at_warpgroup) {
-        snprintf(words.text, sizeof words.text, "wgmma.wait_group (other warps of the warpgroup have not started the same products)");
-    } else if (f->state == State::at_cluster_barrier) {
-        snprintf(words.text, sizeof words.text, "barrier.cluster (%u threads of the cluster are missing)", emu_block->cluster->missing);
-    } else if (f->state == State::for_registers) {
-        snprintf(words.text, sizeof words.text, "setmaxnreg (which needs more than the %u registers that others have given back)",
-                 emu_block->registers_free);
-    } else snprintf(words.text, sizeof words.text, "__syncthreads()");
-    return words;
+static emu_wait wait_of(const Fiber& f, unsigned threads) {
+    emu_wait wait = {};
+    wait.threads = threads;
+    wait.line = f.waits_at.line;
+    if (f.state == State::in_collective) {
+        wait.kind = EMU_STUCK_IN_COLLECTIVE;
+        snprintf(wait.name, sizeof wait.name, "%s", f.collective->name);
+    } else if (f.state == State::at_named_barrier) {
+        const NamedBarrier& n = emu_block->barriers[f.barrier];
+        wait.kind = EMU_STUCK_AT_NAMED_BARRIER;
+        wait.figures = {f.barrier, n.arrived, n.threads};
+    } else if (f.state == State::at_mbarrier) {
+        const Mbarrier m = Mbarrier::at(f.barrier);
+        wait.kind = EMU_STUCK_AT_MBARRIER;
+        wait.figures = {f.parity, m.phase(), m.pending(), m.count(), m.bytes()};
+    } else if (f.state == State::at_warpgroup) {
+        wait.kind = EMU_STUCK_AT_PRODUCT;
+    } else if (f.state == State::at_cluster_barrier) {
+        wait.kind = EMU_STUCK_AT_CLUSTER_BARRIER;
+        wait.figures = {emu_block->cluster->missing};
+    } else if (f.state == State::for_registers) {
+        wait.kind = EMU_STUCK_FOR_REGISTERS;
+        wait.figures = {emu_block->registers_free};
+    } else wait.kind = EMU_STUCK_AT_BARRIER;
+    return wait;
 }
 
 static bool waits_with(const Fiber& f, const Fiber& g) {
@@ -169,22 +185,22 @@ static const Fiber* waits_elsewhere(const Block& b, const Fiber& f) {
 
 [[noreturn]] static void fail_deadlock() {
     const Block& b = *emu_block;
-    char text[600];
-    size_t length = 0;
+    emu_defect defect = emu_defect_of(EMU_DEADLOCK);
     const Fiber* first = nullptr;
     for_each_group(b, [&](const Fiber& f, unsigned together) {
-        if (length < sizeof text)
-            length += snprintf(text + length, sizeof text - length, "%s%u thread%s in %s at line %d", first ? ", " : "", together,
-                               together == 1 ? "" : "s", what_it_waits_for(&f).text, f.waits_at.line);
+        if (defect.wait_count < sizeof defect.waits / sizeof *defect.waits) defect.waits[defect.wait_count++] = wait_of(f, together);
         if (!first) first = &f;
     });
     if (sanitizing()) {
         for_each_group(b, [&](const Fiber& f, unsigned together) {
-            find(&f, f.waits_at, waits_elsewhere(b, f), "deadlock: %u thread%s here in %s; no thread of the block can go on: %s", together,
-                 together == 1 ? " waits" : "s wait", what_it_waits_for(&f).text, text);
+            const emu_wait wait = wait_of(f, together);
+            emu_defect here = defect;
+            here.kind = wait.kind, here.threads = wait.threads, here.figures = wait.figures;
+            memcpy(here.name, wait.name, sizeof wait.name);
+            find(&f, f.waits_at, waits_elsewhere(b, f), here);
         });
     }
-    fail(EMU_DEADLOCK, first, first->waits_at, "deadlock: no thread of the block can go on: %s", text);
+    fail(EMU_STUCK, first, first->waits_at, defect);
 }
 
 // ---- taking turns
@@ -448,11 +464,9 @@ static bool complete(Warp& w, Fiber* f) {
     for (uint32_t m = participants; m; m &= m - 1) {
         const emu_collective* other = lanes[lowest(m)];
         if (other->combine == f->collective->combine) continue;
-        if (sanitizing())
-            find(f, f->waits_at, w.fiber[lowest(m)], "lanes of one warp meet in different collectives: %s here, %s in line %d",
-                 f->collective->name, other->name, other->site.line);
-        fail(EMU_BAD_COLLECTIVE, f, f->waits_at, "lanes of one warp meet in different collectives: %s here, %s in line %d",
-             f->collective->name, other->name, other->site.line);
+        emu_defect defect = emu_defect_of(EMU_DIFFERENT_COLLECTIVES, {other->site.line}, f->collective->name);
+        snprintf(defect.other_name, sizeof defect.other_name, "%s", other->name);
+        find_and_fail(EMU_BAD_COLLECTIVE, f, f->waits_at, w.fiber[lowest(m)], defect);
     }
     f->collective->combine(lanes, participants);
     if (f->collective->noticed & EMU_ORDERS_MEMORY && emu_block->tracer) emu_trace_warp_sync(w, participants);
@@ -463,12 +477,8 @@ static bool complete(Warp& w, Fiber* f) {
 extern "C" void emu_collect(emu_collective* mine) {
     Fiber* f = emu_current;
     Warp& w = emu_block->warps[f->warp];
-    if (!(mine->mask & bit(f->lane))) {
-        if (sanitizing())
-            find(f, mine->site, nullptr, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name, mine->mask, f->lane);
-        fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name,
-             mine->mask, f->lane);
-    }
+    if (!(mine->mask & bit(f->lane)))
+        find_and_fail(EMU_BAD_COLLECTIVE, f, mine->site, nullptr, emu_defect_of(EMU_LANE_NOT_IN_ITS_MASK, {mine->mask, f->lane}, mine->name));
     if (mine->noticed && emu_block->tracer) emu_trace_collective(f, mine);
     f->collective = mine;
     stop_running(f, State::in_collective, mine->site);
@@ -486,10 +496,8 @@ extern "C" unsigned emu_active_mask(emu_site site) {
 extern "C" void emu_absent_lane(const emu_collective* reads, unsigned lane, unsigned source) {
     if (!sanitizing()) return;
     const Warp& w = emu_block->warps[emu_current->warp];
-    const char* why = !w.fiber[source] ? "which the block does not have" : w.live & bit(source) ? "which the mask does not name"
-                                                                                            : "which has left the kernel";
-    find(w.fiber[lane], reads->site, nullptr, "%s of lane %u reads lane %u, %s: what it gets is undefined", reads->name, lane,
-         source, why);
+    const emu_kind kind = !w.fiber[source] ? EMU_LANE_NOT_IN_BLOCK : w.live & bit(source) ? EMU_LANE_NOT_IN_MASK : EMU_LANE_HAS_LEFT;
+    find(w.fiber[lane], reads->site, nullptr, emu_defect_of(kind, {lane, source}, reads->name));
 }
 
 // ---- the life of a thread
@@ -509,24 +517,16 @@ extern "C" void emu_assert(const char* condition, const char* function, emu_site
          condition);
 }
 
-extern "C" void emu_misuse(const char* message, emu_site site) {
+extern "C" void emu_misuse(emu_kind kind, emu_site site, emu_figures figures, const char* name) {
     const Fiber* f = emu_current;
+    const emu_defect defect = emu_defect_of(kind, figures, name);
     if (sanitizing()) {
-        emu_finding finding = emu_finding_at(f, EMU_ASYNC, emu_place_of(f->place));
+        emu_finding finding = emu_finding_at(f, EMU_ASYNCCHECK, kind, emu_place_of(f->place));
         if (!f->place) set_line(finding.line, finding.file, site);
-        snprintf(finding.message, sizeof finding.message, "%s", message);
+        finding.defect = defect;
         emu_find(emu_block->launch->tracing->results, finding);
     }
-    emu_trap(message, site);
-}
-
-void emu_misuse_in_words(emu_site site, const char* format, ...) {
-    char text[300];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    emu_misuse(text, site);
+    fail(EMU_TRAP, f, site, defect);
 }
 
 static void thread_main() {
@@ -583,7 +583,7 @@ extern "C" size_t emu_shared_bytes() { return (size_t)(emu_block->shared_high - 
 [[noreturn]] static __attribute__((cold, noinline)) void fail_exited(uintptr_t return_address) {
     emu_note_place((void*)return_address);
     emu_block->launch->report->program_counter = return_address - 1;   // inside the call, not behind it
-    emu_misuse("an access to the shared memory of a block that has exited", emu_site{});
+    emu_misuse(EMU_SHARED_OF_EXITED_BLOCK, emu_site{});
 }
 
 Block& emu_block_of(unsigned address) {
@@ -600,7 +600,7 @@ extern "C" void* emu_shared_pointer(unsigned address) {
 extern "C" unsigned emu_map_to_block(unsigned address, unsigned rank, emu_site site) {
     EMU_NOTE_PLACE();
     const unsigned size = emu_block->cluster->size;
-    if (rank >= size) emu_misuse_in_words(site, "mapa: the cluster has blocks 0 to %u, got %u", size - 1, rank);
+    if (rank >= size) emu_misuse(EMU_NO_SUCH_BLOCK, site, {size - 1, rank});
     return emu_address_in(rank, address);
 }
 extern "C" unsigned emu_rank_of(unsigned address) { return address >> 24 ? (address >> 24) - 1 : emu_block->rank; }

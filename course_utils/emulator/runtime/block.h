@@ -129,10 +129,6 @@ unsigned emu_address_in(unsigned rank, unsigned address);
 bool emu_happens_now();
 unsigned emu_choose(unsigned count);
 
-// emu_misuse, in words with figures.
-[[noreturn]] void emu_misuse_in_words(emu_site site, const char* format, ...)
-    __attribute__((format(printf, 2, 3)));
-
 // Notes the place of an instruction, for the findings that it may lead to. First in a function that the kernel calls.
 static inline void emu_note_place(void* return_address) {
     if (emu_block->tracer) emu_current->place = (uintptr_t)return_address;

@@ -164,7 +164,7 @@ template <class Visit> static void visit_global(const BulkCopy& copy, Visit visi
     });
 }
 
-static void check_bounds(const BulkCopy& copy, const char* by) {
+static void check_bounds(const BulkCopy& copy, emu_by by) {
     if (!emu_block->tracer) return;
     visit_global(copy, [&](const char* at, uint64_t bytes) {
         return emu_check_bounds((uintptr_t)at, bytes, !copy.is_load, by, emu_place_of(emu_current->place));
@@ -228,7 +228,7 @@ static void record_pieces(Recorder& r, const BulkCopy& copy, unsigned shared, de
 static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier, uint32_t number) {
     if (emu_block_of(shared).over) {
         emu_current->place = copy.place;
-        emu_misuse("a copy to the shared memory of a block that has exited", copy.site);
+        emu_misuse(EMU_COPY_TO_EXITED_BLOCK, copy.site);
     }
     char* here = copy.held ? copy.held : (char*)emu_shared_pointer(shared);
     if (copy.map.rank) move_box(copy, shared, here);
@@ -354,7 +354,7 @@ static void start(BulkCopy copy) {
     BulkCopies& all = copies();
     Rules* const rules = emu_rules();
     copy.place = emu_current->place;
-    check_bounds(copy, copy.combine ? "a reduction by copy" : "a bulk copy");
+    check_bounds(copy, copy.combine ? EMU_BY_BULK_REDUCTION : EMU_BY_BULK_COPY);
     copy.number = rules && !copy.is_arrival ? watch(*rules, copy) : 0;
     if (Recorder* r = emu_recorder()) {
         const uintptr_t barrier = copy.is_arrival ? (uintptr_t)emu_shared_pointer(copy.barrier) : 0;
@@ -377,15 +377,13 @@ static void start(BulkCopy copy) {
 
 static void check_shared(unsigned shared, unsigned bytes, unsigned alignment, const char* what, emu_site site) {
     shared &= emu_in_block;
-    if (shared % alignment) emu_misuse_in_words(site, "%s: the shared address is a multiple of %u, got %u", what, alignment, shared);
-    if ((size_t)shared + bytes > emu_shared_bytes())
-        emu_misuse_in_words(site, "%s: %u bytes from address %u on reach past the end of shared memory", what, bytes, shared);
+    if (shared % alignment) emu_misuse(EMU_SHARED_ALIGNMENT, site, {alignment, shared}, what);
+    if ((size_t)shared + bytes > emu_shared_bytes()) emu_misuse(EMU_PAST_SHARED, site, {bytes, shared}, what);
 }
 
 static unsigned check_blocks(unsigned blocks, const char* what, emu_site site) {
     const unsigned there_are = emu_block->cluster->size;
-    if (blocks >> there_are)
-        emu_misuse_in_words(site, "%s: the mask 0x%x names blocks that the cluster of %u does not have", what, blocks, there_are);
+    if (blocks >> there_are) emu_misuse(EMU_NO_SUCH_BLOCKS, site, {blocks, there_are}, what);
     return blocks;
 }
 
@@ -399,7 +397,7 @@ static void check_barriers(unsigned blocks, unsigned barrier, const char* what, 
 extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier,
                               const emu_bulk_more& more, emu_site site) {
     EMU_NOTE_PLACE();
-    if (bytes == 0 || bytes % 16 || (uintptr_t)global % 16) emu_misuse("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
+    if (bytes == 0 || bytes % 16 || (uintptr_t)global % 16) emu_misuse(EMU_BULK_ALIGNMENT, site);
     check_shared(shared, bytes, 16, "cp.async.bulk", site);
     if (is_load) check_barriers(more.blocks, barrier, "cp.async.bulk", site);
     const Fiber* f = emu_current;
@@ -413,8 +411,8 @@ extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsig
 // rank: that it must have; 0: any.
 static TensorMap checked_map(const void* map, unsigned rank, emu_site site) {
     const TensorMap m = decode(map);
-    if (!m.rank) emu_misuse("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
-    if (rank && m.rank != rank) emu_misuse_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
+    if (!m.rank) emu_misuse(EMU_NO_TENSOR_MAP, site);
+    if (rank && m.rank != rank) emu_misuse(EMU_TENSOR_MAP_RANK, site, {rank, m.rank});
     return m;
 }
 
@@ -423,7 +421,7 @@ extern "C" void emu_check_map(const void* map, unsigned rank, const int* at, emu
     BulkCopy prefetch = {checked_map(map, rank, site)};
     prefetch.is_load = true;
     for (unsigned d = 0; at && d < rank; d++) prefetch.at[d] = at[d];
-    if (at) check_bounds(prefetch, "a prefetch");
+    if (at) check_bounds(prefetch, EMU_BY_PREFETCH);
 }
 
 extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier,
@@ -432,14 +430,12 @@ extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, con
     const TensorMap m = checked_map(map, rank, site);
     BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site};
     for (unsigned d = 0; d < rank; d++) copy.at[d] = at[d];
-    if ((long long)at[0] * m.element_bytes % 16)
-        emu_misuse_in_words(site, "cp.async.bulk.tensor: a box begins at a multiple of 16 bytes of a row, got element %d of %u bytes",
-                          at[0], m.element_bytes);
+    if ((long long)at[0] * m.element_bytes % 16) emu_misuse(EMU_BOX_ALIGNMENT, site, {at[0], m.element_bytes});
     for (unsigned d = 0; d < rank && !is_load; d++)      // an H200 says "illegal instruction"; of a load, zeros are read there
-        if (at[d] < 0) emu_misuse_in_words(site, "cp.async.bulk.tensor: a store begins at coordinates of 0 or more, got %d", at[d]);
+        if (at[d] < 0) emu_misuse(EMU_BOX_BEFORE_START, site, {at[d]});
     copy.blocks = check_blocks(more.blocks, "cp.async.bulk.tensor", site);
     copy.combine = more.combine ? more.combine[m.type] : nullptr;
-    if (more.combine && !copy.combine) emu_misuse("cp.reduce.async.bulk.tensor: not with elements of this type", site);
+    if (more.combine && !copy.combine) emu_misuse(EMU_NO_SUCH_REDUCTION, site);
     check_shared(shared, shared_span(copy), 128, "cp.async.bulk.tensor", site);
     if (is_load) check_barriers(more.blocks, barrier, "cp.async.bulk.tensor", site);
     start(copy);
@@ -447,7 +443,7 @@ extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, con
 
 extern "C" void emu_bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site) {
     EMU_NOTE_PLACE();
-    if (bytes == 0 || bytes % 16) emu_misuse("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
+    if (bytes == 0 || bytes % 16) emu_misuse(EMU_BULK_ALIGNMENT, site);
     check_shared(to, bytes, 16, "cp.async.bulk", site);
     check_shared(from, bytes, 16, "cp.async.bulk", site);
     emu_check_barrier(barrier, "cp.async.bulk", site);

@@ -10,7 +10,6 @@
 #include "fences.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -302,10 +301,10 @@ static void remember(const Fences& f, const Who& w, const Fiber* thread, Trace (
     slots[first < second ? 0 : 1] = now;
 }
 
-static void find_race(Fences& f, const Fiber* thread, emu_finding_kind kind, const Trace& now, const Trace& other, uintptr_t address,
+static void find_race(Fences& f, const Fiber* thread, emu_kind kind, const Trace& now, const Trace& other, uintptr_t address,
                       unsigned bytes) {
     const emu_launch* launch = f.tracer->block->launch;
-    emu_finding finding = emu_finding_at(thread, kind, now.place);
+    emu_finding finding = emu_finding_at(thread, EMU_RACECHECK, kind, now.place);
     finding.is_write = kind != EMU_READ_AFTER_WRITE;
     finding.has_other = 1;
     finding.other_place = other.place;
@@ -314,8 +313,7 @@ static void find_race(Fences& f, const Fiber* thread, emu_finding_kind kind, con
     finding.same_warp = other.block == now.block && other.thread / 32u == thread->warp;
     if (kind == EMU_READ_AFTER_WRITE && other.soft) finding.look = now.place;
     if (kind == EMU_WRITE_AFTER_READ && now.soft) finding.look = other.place;
-    snprintf(finding.message, sizeof finding.message,
-             "a fence makes nobody wait: what was before it is there for who has seen a flag written behind it");
+    finding.by_flags = 1;
     if (kind != EMU_WRITE_AFTER_WRITE || other.block != now.block) return emu_find(f.tracer->results, finding);
     settle(f);
     f.written.finding = finding;

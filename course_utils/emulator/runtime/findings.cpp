@@ -1,6 +1,7 @@
 #include "findings.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 uintptr_t emu_load_base, emu_load_end;
@@ -10,8 +11,9 @@ static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool finding_now __attribute__((tls_model("initial-exec"))) = false;
 
 static bool same(const emu_finding& a, const emu_finding& b) {
-    return a.kind == b.kind && a.place == b.place && a.other_place == b.other_place && a.line == b.line && !strcmp(a.file, b.file) &&
-           a.other_line == b.other_line && !strcmp(a.other_file, b.other_file);
+    const bool same_kind = a.defect.kind == b.defect.kind || a.tool >= EMU_SYNCCHECK;   // there a place says enough
+    return a.tool == b.tool && same_kind && a.place == b.place && a.other_place == b.other_place && a.line == b.line &&
+           !strcmp(a.file, b.file) && a.other_line == b.other_line && !strcmp(a.other_file, b.other_file);
 }
 
 static bool is_preferred(const emu_finding& a) { return emu_preferred && !memcmp(&a.block, emu_preferred, sizeof a.block); }
@@ -29,9 +31,18 @@ static bool tells_more(const emu_finding& a, const emu_finding& b) {
     return false;
 }
 
-emu_finding emu_finding_at(const emu_thread* thread, emu_finding_kind kind, uint64_t place) {
+emu_defect emu_defect_of(emu_kind kind, emu_figures figures, const char* name) {
+    emu_defect defect = {};
+    defect.kind = kind;
+    defect.figures = figures;
+    snprintf(defect.name, sizeof defect.name, "%s", name);
+    return defect;
+}
+
+emu_finding emu_finding_at(const emu_thread* thread, emu_tool tool, emu_kind kind, uint64_t place) {
     emu_finding finding = {};
-    finding.kind = kind;
+    finding.tool = tool;
+    finding.defect.kind = kind;
     finding.place = place;
     finding.count = 1;
     finding.block = thread->block_idx;

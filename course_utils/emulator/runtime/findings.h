@@ -2,7 +2,8 @@
 #pragma once
 #include "trace_results.h"
 
-emu_finding emu_finding_at(const emu_thread* thread, emu_finding_kind kind, uint64_t place);
+emu_defect emu_defect_of(emu_kind kind, emu_figures figures = {}, const char* name = "");
+emu_finding emu_finding_at(const emu_thread* thread, emu_tool tool, emu_kind kind, uint64_t place);
 void emu_find(emu_trace_results* results, const emu_finding& finding);
 
 extern uintptr_t emu_load_base, emu_load_end;   // of the kernel's library; the worker sets them

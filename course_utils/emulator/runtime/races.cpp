@@ -144,8 +144,8 @@ static inline bool is_look(const LogEntry& e) { return e.access == Access::read 
 
 // ---- within a block
 
-static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Touch other) {
-    emu_finding finding = emu_finding_at(f, kind, e.place);
+static void find_race(Races& r, emu_kind kind, const Fiber* f, const LogEntry& e, Touch other) {
+    emu_finding finding = emu_finding_at(f, EMU_RACECHECK, kind, e.place);
     const Fiber& party = r.block->fibers[thread_of(other)];
     finding.is_shared = !e.space;
     finding.is_write = !is_read(e.access);
@@ -309,11 +309,12 @@ static inline void mark_for_others(Races& r, const Fiber* f, const LogEntry& e) 
 static emu_dim3 index_in(emu_dim3 size, unsigned i) { return {i % size.x, i / size.x % size.y, i / size.x / size.y}; }
 
 // with_atomic: the first of the two reads what the other one updates.
-static void find_conflict(const Races& first, emu_finding_kind kind, const Races& of_a, Mark a, const Races& of_b, Mark b,
+static void find_conflict(const Races& first, emu_kind kind, const Races& of_a, Mark a, const Races& of_b, Mark b,
                           bool with_atomic = false) {
     const emu_launch* launch = first.block->launch;
     emu_finding finding = {};
-    finding.kind = kind;
+    finding.tool = EMU_RACECHECK;
+    finding.defect.kind = kind;
     finding.count = 1;
     finding.place = of_a.places[marked_place_id(a)];
     finding.block = index_in(launch->grid, block_of(a) - 1);
@@ -478,7 +479,7 @@ void emu_end_race_interval(Tracer& t) {
         for (unsigned n = 0; n < u.kept; n++) {
             const Touch write = u.cell[n]->write;
             if (unordered(write, u.read[n]) && !(write & u.read[n] & atomic_mark)) continue;   // a race, and found
-            emu_finding finding = emu_finding_at(&r.block->fibers[thread_of(u.read[n])], EMU_UNINITIALISED, u.place);
+            emu_finding finding = emu_finding_at(&r.block->fibers[thread_of(u.read[n])], EMU_INITCHECK, EMU_UNINITIALISED, u.place);
             finding.is_shared = 1;
             finding.is_write = u.by_atomics;
             finding.count = u.count;

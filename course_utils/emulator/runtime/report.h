@@ -7,8 +7,8 @@ enum emu_outcome : uint32_t {
     EMU_FINISHED = 1,
     EMU_CRASH = 2,            // a signal: the program counter says where
     EMU_TIME_LIMIT = 3,
-    EMU_DIVERGENT_BARRIER = 4,
-    EMU_DEADLOCK = 5,
+    EMU_DIVERGENT = 4,
+    EMU_STUCK = 5,
     EMU_BAD_COLLECTIVE = 6,
     EMU_TRAP = 7,             // assert() or __trap()
     EMU_UNDEFINED = 8,        // of C++, not of a GPU (undefined.cpp): the launch is to be run again, built by clang
@@ -26,7 +26,8 @@ struct emu_report {
     uint32_t outcome;
     int32_t line;             // 0: unknown, look the program counter up
     char file[4096];
-    char message[512];
+    emu_defect defect;            // why, where the sanitizer has the same as a finding; else
+    char message[512];        // in words
     uint64_t program_counter, address;
     uint32_t sample_count;
     emu_sample samples[EMU_SAMPLES];

@@ -59,40 +59,41 @@ static unsigned find_variable(const Tracer& t, uintptr_t address, unsigned bytes
     return find_among(t, most_arrays, t.variable_count, address, bytes);
 }
 
+// Whether bytes that are in no shared memory belong to nothing: no array of the launch, no variable, nothing from malloc().
+static bool outside_of_global(const Tracer& t, uintptr_t address, unsigned bytes) {
+    return find_array(t, address, bytes) == nowhere && address - emu_load_base >= emu_load_end - emu_load_base &&
+           !emu_in_heap(address, bytes);
+}
+
 // Whether an access is in no array and no variable, as memcheck has it: for the recorder, before it happens.
 static bool is_outside(const Block& b, uintptr_t address, unsigned bytes) {
     const Block* of = owner_of(b, address);
-    if (!of)
-        return find_array(*b.tracer, address, bytes) == nowhere && (address < emu_load_base || address >= emu_load_end) &&
-               !emu_in_heap(address, bytes);
+    if (!of) return outside_of_global(*b.tracer, address, bytes);
     const uintptr_t in_dynamic = address - (uintptr_t)of->dynamic_shared;
     if (in_dynamic < EMU_SHARED_LIMIT) return in_dynamic + bytes > of->launch->dynamic_shared;
     return b.tracer->statics[(address - (uintptr_t)of->shared_low) / 4] == nothing;
 }
 
-// by: what does it, if it is no plain access.
-static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t address, unsigned bytes, bool is_write, uint32_t place,
-                        const char* by = "") {
+static void find_access(Tracer& t, Fiber* f, emu_kind kind, uintptr_t address, unsigned bytes, bool is_write, uint32_t place,
+                        emu_by by = EMU_BY_THREAD) {
     if (!t.races) return;                                           // only the sanitizer wants to know
     const emu_span reserved = t.tracing->reserved;
     if (kind == EMU_OUT_OF_BOUNDS && f->index_found && address - (uintptr_t)reserved.address >= reserved.bytes) {
         f->index_found = false;                                     // that is what the bad index led to
         return;
     }
-    emu_finding finding = emu_finding_at(f, kind, place);
+    emu_finding finding = emu_finding_at(f, EMU_MEMCHECK, kind, place);
+    finding.by = by;
     finding.address = address;
     finding.bytes = bytes;
     finding.is_write = is_write;
     finding.is_shared = owner_of(*t.block, address) != nullptr;
-    snprintf(finding.message, sizeof finding.message, "%s", by);
     emu_find(t.results, finding);
 }
 
-bool emu_check_bounds(uintptr_t address, size_t bytes, bool is_write, const char* by, uint32_t place) {
+bool emu_check_bounds(uintptr_t address, size_t bytes, bool is_write, emu_by by, uint32_t place) {
     Tracer* t = sanitizer();
-    if (!t || find_array(*t, address, (unsigned)bytes) != nowhere) return true;
-    if (address - emu_load_base < emu_load_end - emu_load_base || owner_of(*t->block, address)) return true;
-    if (emu_in_heap(address, bytes)) return true;
+    if (!t || !outside_of_global(*t, address, (unsigned)bytes) || owner_of(*t->block, address)) return true;
     if (address - (uintptr_t)t->block->own < t->block->own_bytes) return true;   // who prefetches may mean the thread's own memory
     find_access(*t, emu_current, EMU_OUT_OF_BOUNDS, address, (unsigned)bytes, is_write, place, by);
     return false;
@@ -132,7 +133,7 @@ static inline __attribute__((always_inline)) bool in_shared_array(Tracer& t, con
         return false;
     }
     if (offset + bytes <= of.launch->dynamic_shared) return true;
-    find_access(t, f, EMU_DYNAMIC_SHARED, offset, bytes, !is_read(access), place);
+    find_access(t, f, EMU_PAST_DYNAMIC_SHARED, offset, bytes, !is_read(access), place);
     return false;
 }
 
@@ -149,8 +150,7 @@ static inline __attribute__((always_inline)) void record_shared_or_global(Block&
             i = find_array(t, address, bytes);
             if (i == nowhere) of = owner_of(b, address);
             if (i == nowhere && !of) {
-                if (emu_in_heap(address, bytes)) return;
-                if (address < emu_load_base || address >= emu_load_end)
+                if (outside_of_global(t, address, bytes))
                     return find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, !is_read(access), place);
                 i = find_variable(t, address, bytes);
                 if (i == nowhere) return;
@@ -217,7 +217,8 @@ static void record_pieces(uintptr_t address, size_t bytes, size_t widest, Access
     const Recorder* r = access == Access::read && emu_current ? emu_recorder() : nullptr;
     for (unsigned piece = 0; bytes; piece++) {
         const unsigned copied = r ? emu_bytes_to_copy(*r, emu_place_of(counter), piece) : 0;
-        const unsigned log_bytes = copied && copied <= bytes ? (unsigned)__builtin_ctz(copied) : log_of_piece(address, bytes < widest ? bytes : widest);
+        const unsigned log_bytes = copied && copied <= bytes ? (unsigned)__builtin_ctz(copied)
+                                                             : log_of_piece(address, bytes < widest ? bytes : widest);
         record(address, log_bytes, access, counter, piece != 0);
         address += 1u << log_bytes;
         bytes -= 1u << log_bytes;
@@ -368,9 +369,9 @@ void emu_trace_interval(Block& b) {
 static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind kind, uintptr_t counter) {
     Tracer* t = sanitizer();
     if (!t) return;
-    emu_finding finding = emu_finding_at(emu_current, EMU_MISALIGNED, counter - 1 - emu_load_base);
-    snprintf(finding.message, sizeof finding.message, "%s at an address %u bytes past a multiple of %u",
-             kind == EMU_TOUCH_READ ? "a row of ldmatrix" : kind == EMU_TOUCH_WRITE ? "a row of stmatrix" : "an atomic", (unsigned)(address % bytes), bytes);
+    emu_finding finding = emu_finding_at(emu_current, EMU_MEMCHECK, EMU_MISALIGNED, counter - 1 - emu_load_base);
+    finding.by = kind == EMU_TOUCH_READ ? EMU_BY_LDMATRIX : kind == EMU_TOUCH_WRITE ? EMU_BY_STMATRIX : EMU_BY_ATOMIC;
+    finding.defect.figures = {(long long)(address % bytes), bytes};
     emu_find(t->results, finding);
 }
 
@@ -386,7 +387,7 @@ static const Access access_of[] = {Access::read, Access::write, Access::atomic, 
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
     if (kind == EMU_TOUCH_PREFETCH) {
-        emu_check_bounds((uintptr_t)address, bytes, false, "a prefetch", emu_place_of(COUNTER));
+        emu_check_bounds((uintptr_t)address, bytes, false, EMU_BY_PREFETCH, emu_place_of(COUNTER));
         return;
     }
     if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, kind, COUNTER);
@@ -466,14 +467,14 @@ struct Place { const char* file; uint32_t line, column; };
 struct OutOfBounds { Place place; const Type *array, *index; };
 struct TypeMismatch { Place place; const Type* type; uint8_t log_alignment, check; };
 
-template <class... T>
-static void find_at(const Place& place, emu_finding_kind kind, const char* format, T... values) {
+static void find_at(const char* file, uint32_t line, const emu_defect& defect, emu_by by = EMU_BY_THREAD) {
     Tracer* t = sanitizer();
     if (!t) return;
-    emu_finding finding = emu_finding_at(emu_current, kind, 0);
-    finding.line = (int32_t)place.line;
-    snprintf(finding.file, sizeof finding.file, "%s", place.file);
-    snprintf(finding.message, sizeof finding.message, format, values...);
+    emu_finding finding = emu_finding_at(emu_current, EMU_MEMCHECK, EMU_NOTHING, 0);
+    finding.line = (int32_t)line;
+    snprintf(finding.file, sizeof finding.file, "%s", file);
+    finding.by = by;
+    finding.defect = defect;
     emu_find(t->results, finding);
 }
 
@@ -482,16 +483,15 @@ extern "C" void __ubsan_handle_out_of_bounds(const OutOfBounds* what, uintptr_t 
     const bool is_signed = what->index->info & 1;
     const long long value = is_signed && bits < 64 ? (long long)(index << (64 - bits)) >> (64 - bits) : (long long)index;
     if (emu_current) emu_current->index_found = true;
-    find_at(what->place, EMU_INDEX, "index %lld is outside of %s", value, what->array->name);
+    find_at(what->place.file, what->place.line, emu_defect_of(EMU_INDEX_OUT_OF_BOUNDS, {value}, what->array->name));
 }
 
 void emu_find_misaligned(emu_site site, unsigned bytes) {
-    find_at({site.file, (uint32_t)site.line, 0}, EMU_MISALIGNED, "cp.async of %u bytes between addresses that are no multiples of %u",
-            bytes, bytes);
+    find_at(site.file, (uint32_t)site.line, emu_defect_of(EMU_MISALIGNED, {0, bytes}), EMU_BY_CP_ASYNC);
 }
 
 extern "C" void __ubsan_handle_type_mismatch_v1(const TypeMismatch* what, uintptr_t address) {
     const unsigned alignment = 1u << what->log_alignment;
-    find_at(what->place, EMU_MISALIGNED, "%s at an address %u bytes past a multiple of %u", what->type->name,
-            (unsigned)(address % alignment), alignment);
+    find_at(what->place.file, what->place.line,
+            emu_defect_of(EMU_MISALIGNED, {(long long)(address % alignment), alignment}, what->type->name));
 }

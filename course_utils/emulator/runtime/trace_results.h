@@ -2,40 +2,34 @@
 #pragma once
 #include "abi.h"
 
-enum emu_finding_kind : uint32_t {
-    EMU_OUT_OF_BOUNDS,            // memcheck
-    EMU_MISALIGNED,
-    EMU_INDEX,                    // an index outside of a static or local array
-    EMU_DYNAMIC_SHARED,           // past the dynamic shared memory that the launch asked for
-    EMU_READ_AFTER_WRITE,         // racecheck
-    EMU_WRITE_AFTER_READ,
-    EMU_WRITE_AFTER_WRITE,
-    EMU_COPY_IN_FLIGHT,
-    EMU_UNINITIALISED,            // initcheck
-    EMU_BARRIER,                  // synccheck
-    EMU_ASYNC,                    // asynccheck; in its message, "{other}" stands for where the other party is
-};
+enum emu_tool : uint32_t { EMU_MEMCHECK, EMU_RACECHECK, EMU_INITCHECK, EMU_SYNCCHECK, EMU_ASYNCCHECK };
 
-// What a party of asynccheck did, as ../tracing.py says it. What is started goes on by itself. The last two are nobody's deeds:
+// What a party of asynccheck did, as ../words.py says it. What is started goes on by itself. The last two are nobody's deeds:
 // the other event is that the kernel begins, or that the block ends.
 enum emu_deed : uint32_t {
     EMU_NO_DEED, EMU_READS, EMU_WRITES, EMU_STARTS_PRODUCT, EMU_STARTS_COPY, EMU_STARTS_STORE, EMU_STARTS_CP_ASYNC, EMU_INITIALISES,
     EMU_USES, EMU_BEGINS, EMU_ENDS,
 };
 
+// What touches memory, where it is no plain load or store.
+enum emu_by : uint32_t {
+    EMU_BY_THREAD, EMU_BY_PREFETCH, EMU_BY_BULK_COPY, EMU_BY_BULK_REDUCTION, EMU_BY_LDMATRIX, EMU_BY_STMATRIX, EMU_BY_ATOMIC,
+    EMU_BY_CP_ASYNC,
+};
+
 struct emu_finding {
-    uint32_t kind, bytes, is_write, is_shared;
+    uint32_t tool, by, bytes, is_write, is_shared;
+    uint32_t by_flags;            // of a race: flags order threads there, and not barriers alone
     uint32_t has_other, same_warp;
     uint32_t deed, other_deed;    // of asynccheck, each an emu_deed,
     uint32_t step, other_step;    // when: the number of the access, product or copy in the cluster,
-    char wants[96];               // and what has to stand between the two events; "": nothing that could be said
     uint32_t look;                // of a race of a plain read with an atomic: the place of the read; 0: another finding
     uint64_t place, other_place;  // program counters, relative to where the library is loaded; 0: see `line`
     uint64_t address, count;
     emu_dim3 block, thread, other_block, other_thread;
     int32_t line, other_line;     // where the place is known without its program counter; other_line 0: see `other_place`
     char file[256], other_file[256];
-    char message[400];            // only where the kind does not say it all
+    emu_defect defect;
 };
 
 enum emu_operation : uint32_t { EMU_LOAD, EMU_STORE, EMU_ATOMIC };

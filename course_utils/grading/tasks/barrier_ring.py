@@ -8,7 +8,6 @@ emulator counts the bytes that are on their way at once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -210,10 +209,6 @@ NOT_INITIALISED = Diagnosis(
     COPIES,
 )
 
-_WAIT = re.compile(
-    r"waits? here in a wait for parity (\d) of an mbarrier in phase (\d) \((\d+) of (\d+) arrivals and (-?\d+) bytes"
-)  # in the words of the emulator's deadlock
-
 
 @dataclass(frozen=True)
 class _Wait:
@@ -228,16 +223,12 @@ class _Wait:
 
 
 def _waits(outcome: Outcome) -> list[_Wait]:
-    found = ((finding, _WAIT.search(finding.message)) for finding in outcome.findings)
-    return [_Wait(_is_producer(finding), *map(int, match.groups())) for finding, match in found if match]
+    stuck = outcome.found("stuck at mbarrier")
+    return [_Wait(_is_producer(finding), *finding.numbers) for finding in stuck if len(finding.numbers) == 5]
 
 
 def _is_producer(finding: Finding) -> bool:
     return finding.thread is not None and finding.thread[0] >= 32 * CONSUMERS
-
-
-def _found(outcome: Outcome, words: str) -> list[Finding]:
-    return [finding for finding in outcome.findings if words in finding.message]
 
 
 def told(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis | None]:
@@ -255,25 +246,25 @@ def told(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis |
 
 def _of_one(case: Case, outcome: Outcome) -> Diagnosis | None:
     """What findings and error of one case say."""
-    if _found(outcome, "was not initialised"):
+    if outcome.found("no mbarrier"):
         return NOT_INITIALISED
-    if _found(outcome, "it may not see"):
+    if outcome.found("mbarrier not published"):
         return NOT_PUBLISHED
     waits = _waits(outcome)
     for wait in waits:
         if wait.bytes:
             return TOO_MANY_BYTES if wait.bytes > 0 else TOO_FEW_BYTES
-    reads = _found(outcome, "has not waited for the phase")
+    reads = outcome.found("copy not waited for")
     if len({finding.other_line for finding in reads}) == 1 and not waits:
         return TOO_FEW_BYTES  # of the two copies one was waited for
     if reads:
         return _read_early(case, outcome)
-    if _found(outcome, "the copy overwrites what another thread may still have to read"):
+    if outcome.found("copy overwrites read"):
         return GIVEN_BACK_TOO_EARLY
-    if _found(outcome, "nobody waits for the copy"):
+    if outcome.found("load left behind"):
         written = outcome.outputs and not still_blank(outcome.outputs["S"]).any()
         return CONSUMER_NEVER_FLIPS if written else LEFT_OUT
-    if _found(outcome, "arrivals, but this phase takes only"):
+    if outcome.found("too many arrivals"):
         return ASKS_TOO_EARLY
     return _stuck(waits)
 

@@ -7,8 +7,7 @@ are counted, too: one that no tile needs is nothing to be beside.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,7 +16,6 @@ from torch import Tensor
 
 from course_utils import reference
 from course_utils.costs import ceil_div
-from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import (
     Boxes,
@@ -204,31 +202,27 @@ def told(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis |
 
 
 def _of_one(outcome: Outcome) -> Diagnosis | None:
-    of_S = _found(outcome, "an accumulator of the wgmma", lambda finding: "transposed" in (finding.other_source or ""))
-    if of_S:
+    accumulators = outcome.found("accumulator in flight")
+    if any("transposed" in (finding.other_source or "") for finding in accumulators):
         return S_TOO_EARLY
-    if _found(outcome, "the wgmma is never waited for"):
+    if outcome.found("product not waited for"):
         return LAST_NOT_WAITED
-    if _found(outcome, "an accumulator of"):
+    if accumulators or outcome.found("accumulator not fenced"):
         return O_IN_FLIGHT
-    for words, diagnosis in (
-        ("a register of A of the wgmma", P_IN_FLIGHT),
-        ("the wgmma reads what the copy", NOT_FULL),
-        ("may still read", GIVEN_BACK_TOO_EARLY),
-        ("arrivals, but this phase takes only", NOT_GIVEN_BACK_ONCE),
+    for kind, diagnosis in (
+        ("factor in flight", P_IN_FLIGHT),
+        ("operand not come", NOT_FULL),
+        ("overwrites operand", GIVEN_BACK_TOO_EARLY),
+        ("too many arrivals", NOT_GIVEN_BACK_ONCE),
     ):
-        if _found(outcome, words):
+        if outcome.found(kind):
             return diagnosis
-    stuck = _found(outcome, r"waits? here in a wait for parity")
+    stuck = outcome.found("stuck at mbarrier")
     if stuck:
         producer = any(finding.thread and finding.thread[0] >= CONSUMERS for finding in stuck)
         consumers = any(finding.thread and finding.thread[0] < CONSUMERS for finding in stuck)
         return NEVER_ASKED if not producer else NOT_GIVEN_BACK_ONCE if consumers else LEFT_OUT
-    return LEFT_OUT if _found(outcome, "nobody waits for the copy") else None
-
-
-def _found(outcome: Outcome, words: str, where: Callable[[Finding], bool] = lambda finding: True) -> list[Finding]:
-    return [finding for finding in outcome.findings if re.search(words, finding.message) and where(finding)]
+    return LEFT_OUT if outcome.found("load left behind") else None
 
 
 # ---------------------------------------------------------------------------------------------- known mistakes
