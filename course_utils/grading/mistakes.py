@@ -129,7 +129,8 @@ def _launched(variants: Sequence[Variant], case: Case, most_blocks: int | None =
     with _one_launch_at_a_time, configure(time_limit=SECONDS, threads=1):
         module = _module(variants[0].kernel)
         _set(module, "variants", words)
-        for launch in case.launches:
+        for number, launch in enumerate(case.launches):
+            _set(module, "launch_number", [number])
             _set(module, "solution_grid", [*launch.grid, 1, 1][:3])
             for option in launch.options:
                 name, value = option.removeprefix("-D").split("=")
