@@ -13,6 +13,7 @@ struct Variant {
 };
 __constant__ Variant variants[MOST_VARIANTS];
 __constant__ int solution_grid[3];
+__constant__ int elements[MOST_ARGUMENTS];   // of each argument that is an array
 __constant__ int launch_number;   // of a case, from 0: what its launches before have written is the variant's own
 
 __device__ inline int variant_number() { return blockIdx.y; }

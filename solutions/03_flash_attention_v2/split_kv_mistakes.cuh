@@ -3,7 +3,7 @@ constexpr int MOST_D = 128, MOST_COLUMNS = MOST_D / 32;
 #define NEG_INF __int_as_float(0xff800000)
 __constant__ int D;   // an option of the solution
 
-// The row of K or V where key j of row n is looked for, inside of the array. of_row_0, packed: hooks for this one of the two.
+// The row of K or V where key j of row n is looked for, inside of the array. of_row_0, packed: hooks of K, or of V.
 __device__ long long row_of_key(const Variant& variant, int of_row_0, int packed, int n, int j, int L, int L_max) {
     const long long start = (long long)WRONG(of_row_0, n, 0) * WRONG(packed, L_max, L);
     return min(start + j, (long long)gridDim.y * L_max - 1);
@@ -26,7 +26,8 @@ split_partial(const float* Q, const float* K, const float* V, float* O_part, flo
     const int keys = WRONG(LAST_KEY, L, max(0, L - 1)), room = WRONG(FROM_ROOM, keys, L_max);
     int chunk = WRONG(ROUNDED_DOWN, (room + splits - 1) / splits, room / splits) + WRONG(ONE_MORE, 0, 1);
     chunk = WRONG(WHOLE_WARPS, chunk, (chunk + 31) / 32 * 32);
-    int first = WRONG(EVEN, split * chunk, split * room / splits), end = WRONG(EVEN, first + chunk, (split + 1) * room / splits);
+    int first = WRONG(EVEN, split * chunk, split * room / splits);
+    int end = WRONG(EVEN, first + chunk, (split + 1) * room / splits);
     end += WRONG(END_TOO, 0, 1) - WRONG(LAST_KEYS, 0, 1);
     const int most = WRONG(TO_ROOM, keys, L_max);
     if (!variant.pulls(UNCLAMPED)) first = min(most, first), end = min(most, end);
