@@ -13,6 +13,8 @@ struct Variant {
 };
 __constant__ Variant variants[MOST_VARIANTS];
 __constant__ int solution_grid[3];
+__constant__ int elements[MOST_ARGUMENTS];   // of each argument that is an array
+__constant__ int launch_number;   // of a case, from 0: what its launches before have written is the variant's own
 
 __device__ inline int variant_number() { return blockIdx.y; }
 __device__ inline dim3 grid_of_solution() { return dim3(solution_grid[0], solution_grid[1], solution_grid[2]); }

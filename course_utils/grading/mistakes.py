@@ -25,7 +25,7 @@ from course_utils.grading.job import as_run
 from course_utils.grading.runner import arguments
 
 HEADER = Path(__file__).with_name("mistakes.cuh")
-MOST_VARIANTS, MOST_HOOKS = 256, 4
+MOST_VARIANTS, MOST_HOOKS, MOST_ARGUMENTS = 256, 4, 16
 SOME_BLOCKS, FEW_VARIANTS = 3, 8  # a look at more variants than these takes so many blocks first
 SECONDS = 60.0  # for one launch of all variants
 
@@ -78,7 +78,8 @@ def _hooks(kernel: Path) -> dict[str, int]:
 def _module(kernel: Path) -> RawModule:
     """The kernel with hooks, compiled once: what a case sets by an option, such as -DD=64, is a variable here."""
     hooks = ", ".join(f"{name} = {number}" for name, number in _hooks(kernel).items())
-    start = f"enum {{ {hooks} }};\n#define MOST_VARIANTS {MOST_VARIANTS}\n{HEADER.read_text(encoding='utf-8')}"
+    sizes = f"constexpr int MOST_VARIANTS = {MOST_VARIANTS}, MOST_ARGUMENTS = {MOST_ARGUMENTS};"
+    start = f"enum {{ {hooks} }};\n{sizes}\n{HEADER.read_text(encoding='utf-8')}"
     source = f'{start}#line 1 "{kernel.name}"\n{kernel.read_text(encoding="utf-8")}'
     return RawModule(code=KernelSource(source, kernel, kernel.name))
 
@@ -129,7 +130,10 @@ def _launched(variants: Sequence[Variant], case: Case, most_blocks: int | None =
     with _one_launch_at_a_time, configure(time_limit=SECONDS, threads=1):
         module = _module(variants[0].kernel)
         _set(module, "variants", words)
-        for launch in case.launches:
+        for number, launch in enumerate(case.launches):
+            sizes = [run.tensors[name].numel() if isinstance(name, str) else 0 for name in launch.arguments]
+            _set(module, "elements", [*sizes, *[0] * (MOST_ARGUMENTS - len(sizes))])
+            _set(module, "launch_number", [number])
             _set(module, "solution_grid", [*launch.grid, 1, 1][:3])
             for option in launch.options:
                 name, value = option.removeprefix("-D").split("=")
