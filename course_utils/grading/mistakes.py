@@ -1,7 +1,8 @@
 """Known mistakes as a kernel: the solution with hooks where learners err, all mistakes of an exercise in one launch.
 
 `solutions/NN_slug/name_mistakes.cuh` is the solution with hooks, `WRONG(L_KEPT, rescale, 1)`; `name_mistakes.toml`
-says which hooks make a mistake, what is said, and what to read again. Neither is released to students.
+says which hooks make a mistake, what is said ({} is the number that a hook takes), and what to read again. Neither is
+released to students.
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ def read_mistakes(exercise_id: str, solutions: Path = SOLUTIONS) -> tuple[Mistak
     for ways, row in table["mistakes"].items():
         if len(row) != 3 or row[2] not in table["read"]:
             raise ValueError(f"{kernel.stem}.toml, {ways}: takes what is said, why, and a key of [read], got {row}")
-        diagnosis = Diagnosis(row[0], row[1], table["read"][row[2]])
-        mistakes += [Mistake(diagnosis, variant=_variant(kernel, way)) for way in ways.split(",")]
+        for way in ways.split(","):
+            name, why = (words.replace("{}", way.split()[-1]) for words in row[:2])
+            mistakes.append(Mistake(Diagnosis(name, why, table["read"][row[2]]), variant=_variant(kernel, way)))
     return tuple(mistakes)
 
 

@@ -36,7 +36,7 @@ why = "01 Attention basics, section 1, 'Why'"
 "KEPT" = ["nothing is doubled", "out is 2 x", "why"]
 """
 THE_HOOK = "    out[i] = factor * x[i] + WRONG(ADDED, 0, variant.value);\n"
-THE_ROW = '"ADDED 1, ADDED KEPT -1" = ["something is added", "out is 2 x alone", "why"]\n'
+THE_ROW = '"ADDED 1, ADDED KEPT -1" = ["{} is added", "out is 2 x alone", "why"]\n'
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_teacher_adds_a_mistake_in_two_lines(named):
     plus_one, minus_one = (lambda x: 2 * x + 1), (lambda x: x - 1)
     assert named(KERNEL, TABLE, plus_one) == "out is wrong"
     kernel = KERNEL.replace("    out[i] = factor * x[i];\n", THE_HOOK)
-    assert [named(kernel, TABLE + THE_ROW, out) for out in (plus_one, minus_one)] == ["something is added"] * 2
+    assert [named(kernel, TABLE + THE_ROW, out) for out in (plus_one, minus_one)] == ["1 is added", "-1 is added"]
     assert named(kernel, TABLE + THE_ROW, lambda x: x) == "nothing is doubled"
     assert named(kernel, TABLE + THE_ROW, lambda x: 2 * x) is None
 

@@ -22,12 +22,12 @@ from course_utils.grading.exercise import (
     Diagnosis,
     Exercise,
     Launch,
-    Mistake,
     Outcome,
     Output,
     Part,
     Question,
 )
+from course_utils.grading.mistakes import read_mistakes
 from course_utils.grading.seen import places, wrong_weights
 from course_utils.reference import select_topk
 
@@ -35,11 +35,9 @@ UNWRITTEN = torch.iinfo(torch.int32).max
 
 _SELECT = "05 DeepSeek Sparse Attention, section 6, 'Top-k without sorting'"
 _CORE = "05 DeepSeek Sparse Attention, section 7, 'The sparse core'"
-_EDGES = "05 DeepSeek Sparse Attention, section 7, 'Edges'"
 _WHY = "05 DeepSeek Sparse Attention, section 1, 'Why: choose cheaply, attend dearly'"
 _COSTS = "05 DeepSeek Sparse Attention, section 10, 'What it costs'"
 _SAID = "05 DeepSeek Sparse Attention, section 12, 'What is often said'"
-_ONLINE = "02 FlashAttention, minimal, section 2, 'Two numbers'"
 
 PARTS = (
     Part("greatest", 3, "select_topk: the k greatest scores of a row, negative ones too"),
@@ -97,6 +95,7 @@ def _selection(draws: _Draws, part: str, name: str, scores: Tensor, k: int) -> C
         {"threads": draws.threads},
         must_be_clean=True,
         compare=_compare_selection,
+        names=False,
     )
 
 
@@ -187,7 +186,7 @@ def _hidden(draws: _Draws) -> Iterator[Case]:
     hidden[2, :-16] = -torch.inf
     hidden[3, ::2] = -torch.inf
     yield _selection(draws, "hidden", "rows with few keys", hidden, 16)
-    yield _selection(draws, "hidden", "k greater than T", normal(3, 5), 9)
+    yield _selection(draws, "hidden", "k greater than T", normal(1, 5), between(generator, 4100, 4300))
     length = between(generator, 80, 100)
     k = length + draws.threads + between(generator, 20, 60)  # the tail is longer than the block
     yield _selection(draws, "hidden", "k greater than T", normal(2, length), k)
@@ -492,11 +491,11 @@ def _values(draws: _Draws) -> Iterator[Case]:
     Q *= 50.0 / _logits(Q, K, indices, scale).max()
     rising = _logits(Q, K, indices, scale)[:, 0].argsort(dim=1)  # for head 0 the largest stands last
     yield _gather(draws, "values", "scores to 50", (Q, K, V, indices.gather(1, rising)))
-    k, length = between(generator, 33, 38), between(generator, 60, 90)
+    k, length = between(generator, 98, 104), between(generator, 120, 150)
     Q, K, V, indices = _normal(draws, _distinct(k, length - 1, k, generator), length, heads=1)
     indices.fill_diagonal_(length - 1)  # the last key stands at place s of query s
     Q[:] = K[-1] * (200.0 / (scale * K[-1].square().sum()))
-    few = sorted({*range(0, k, 3), 32, k - 1})  # the largest at every third place, the second turn's first and the last
+    few = sorted({*range(0, k, 9), 32, 64, 96, k - 1})  # the largest at every ninth place, a turn's first and the last
     yield _gather(draws, "values", "one score of 200, far above the others", (Q[few], K, V, indices[few]))
     yield _gather(draws, "values", "", _normal(draws, torch.zeros(1, 1), 1, heads=between(generator, 3, 5)))
     yield from _far(draws)
@@ -572,11 +571,26 @@ def _invalid(draws: _Draws) -> Iterator[Case]:
     yield _gather(
         draws, "invalid", "indices that are no keys", _two_kinds(draws, foreign, length), judged="O", must_be_clean=True
     )
+    yield _long_list(draws)
     k, length = between(generator, 18, 30), between(generator, 50, 70)
     twice = _distinct(5, length, k, generator)
     twice[:, k // 2 :] = twice[:, :1]
     Q, K, V, _ = _normal(draws, twice, length)
     yield _gather(draws, "invalid", "duplicates", (0 * Q, K, V, twice), must_be_clean=True)
+
+
+def _long_list(draws: _Draws) -> Case:
+    """A list nearly as long as it may be, of few keys and many holes, which cost little. The last place counts."""
+    generator = draws.generator
+    k, length = _whole(between(generator, 10000, 10300), draws.threads, 128), between(generator, 80, 100)
+    indices = torch.full((1, k), -1)
+    few = torch.exp(torch.rand(60, generator=generator) * math.log(k - 1)).long().unique()  # some before any end
+    indices[:, few] = _distinct(1, length - 1, len(few), generator)
+    indices[:, -1] = length - 1
+    Q, K, V, _ = _two_kinds(draws, indices, length)
+    K[-1] = 1.0
+    inputs = Q[:, :1], K, V, indices
+    return _gather(draws, "invalid", "−1 nearly everywhere", inputs, judged="O", must_be_clean=True)
 
 
 def _empty(draws: _Draws) -> Iterator[Case]:
@@ -635,355 +649,28 @@ def _review(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 
 def _attend(
-    case: Case,
-    *,
-    keys: Callable[[Tensor, int], Tensor] | None = None,
-    lists: Callable[[Tensor, int], Tensor] | None = None,
-    queries: Callable[[Tensor], Tensor] | None = None,
-    of_scores: Callable[[Tensor, int], Tensor] | None = None,
-    of_values: Callable[[Tensor, int], Tensor] | None = None,
-    columns: Callable[[Tensor], Tensor] | None = None,
-    dtype: torch.dtype = torch.float64,
-    order: int | None = None,
-    base_2: bool = False,
-    scale: Callable[[float], float] = lambda scale: scale,
-    root: bool = False,
-    rows_of: int = 0,
-    maximum: str = "all",
-    running: tuple[bool, bool] = (False, False),
-    summed: Callable[[Tensor], Tensor] | None = None,
-    of_holes: float | None = None,
-    read_holes: Callable[[Tensor], Tensor] = torch.zeros_like,
-    divided: bool = True,
-    lse: Callable[[Tensor, Tensor], Tensor] = lambda m, total: m + total.log(),
-    empty: tuple[float, float] = (0.0, -math.inf),
+    case: Case, *, dtype: torch.dtype = torch.float64, order: int | None = None, base_2: bool = False
 ) -> dict[str, Tensor]:
-    """O `[S, H, D]` and LSE `[S, H]` of gather_attention, right but for what the arguments say.
-
-    keys: a row of indices and T -> the indices that are used instead. lists: all lists and the number of a head ->
-    those that it uses. queries: Q -> what is used instead. of_scores, of_values: the indices, and T -> the rows of K,
-    or of V, that are read for them. columns: which columns of a product count. order: a seed, to add up the products in
-    another order. scale: what is made of it. root: 1/√D stands in for it. rows_of: the columns that Q and K are taken
-    to have. base_2: by exp2, with log2(e) in the scale. maximum: "all", "none", "zero" (it starts at 0), "holes"
-    (at 0 where a place is invalid), or "first" (the first valid key's score). running: whether l, and O, are sums of
-    exp(s − m) for the m of that time. summed: which places l is the sum of. of_holes: the score of an invalid index,
-    with V = 0. read_holes: from the indices, which of the invalid ones are read as key 0, with a weight of 0.
+    """O `[S, H, D]` and LSE `[S, H]` of gather_attention. order: a seed, to add up the products in another order.
+    base_2: by exp2, with log2(e) in the scale.
     """
     Q, K, V = (case.inputs[name].to(dtype) for name in "QKV")
     if order is not None:
         shuffled = torch.randperm(Q.shape[-1], generator=torch.Generator().manual_seed(order))
         Q, K = Q[..., shuffled], K[..., shuffled]
-    Q = Q if queries is None else queries(Q)
-    length, heads, factor = len(K), Q.shape[1], Q.shape[-1] ** -0.5 if root else scale(case.facts["scale"])
-    if rows_of:
-        Q, K = (x.flatten()[: x[..., 0].numel() * rows_of].reshape(*x.shape[:-1], rows_of) for x in (Q, K))
-    used = [row.long() if keys is None else keys(row.long(), length) for row in case.inputs["indices"]]
-    used = torch.nn.utils.rnn.pad_sequence(used, batch_first=True, padding_value=-1)
-    used = torch.nn.functional.pad(used, (0, 1), value=-1)  # no row is empty
-    used = torch.stack([used if lists is None else lists(used, head) for head in range(heads)], dim=1)
-    valid = (used >= 0) & (used < length)
-    rows = torch.where(valid, used, 0)
+    indices = case.inputs["indices"].long()
+    valid = (indices >= 0) & (indices < len(K))
+    rows = torch.where(valid, indices, 0)
     unit = math.log(2) if base_2 else 1.0
-    products = Q[:, :, None] * K[rows if of_scores is None else of_scores(rows, length)]
-    s = (products if columns is None else columns(products)).sum(dim=-1) * (factor / unit)
-    s = s.masked_fill(~valid, -torch.inf)
-    if of_holes is not None:
-        s[..., :-1] = s[..., :-1].masked_fill(~valid[..., :-1], of_holes)
+    s = (Q[:, :, None] * K[rows][:, None]).sum(dim=-1) * (case.facts["scale"] / unit)
+    s = s.masked_fill(~valid[:, None], -torch.inf)
     m = s.amax(dim=-1, keepdim=True)
-    if maximum == "zero":
-        m = m.clamp(min=0.0)
-    elif maximum == "holes":
-        m = torch.where(valid[..., :-1].all(dim=-1, keepdim=True), m, m.clamp(min=0.0))
-    elif maximum == "first":
-        m = s.gather(-1, valid.int().argmax(dim=-1, keepdim=True))
-    elif maximum == "none":
-        m = torch.zeros_like(m)
-    exp = torch.exp2 if base_2 else torch.exp
-    weights = exp(s - torch.where(m == -torch.inf, torch.zeros_like(m), m))
-    if maximum != "all":  # fp32 overflows, and that is the mistake
-        weights = weights.float().to(dtype)
-    so_far = s.cummax(dim=-1).values
-    at_the_time = torch.where(valid, exp(s - torch.where(so_far == -torch.inf, 0.0, so_far)), 0.0)
-    of_sum, of_output = (at_the_time if late else weights for late in running)
-    total = (of_sum if summed is None else summed(of_sum)).sum(dim=-1, keepdim=True)
-    read = V[rows if of_values is None else of_values(rows, length)]
-    if V[0, 0].isnan():
-        of_no_key = read_holes(used).bool() & (torch.arange(used.shape[-1]) < used.shape[-1] - 1)
-        read = read.masked_fill(~(valid | of_no_key)[..., None], 0.0)
-    out = torch.einsum("shk,shkd->shd", of_output * valid, read)
-    out = out / total if divided else out
-    nothing = total == 0
-    return {
-        "O": torch.where(nothing, torch.full_like(out, empty[0]), out),
-        "LSE": torch.where(nothing, torch.full_like(m, empty[1]), lse(m * unit, total))[..., 0],
-    }
-
-
-def _of_gather(**wrong: object) -> Callable[[Case], dict[str, Tensor] | None]:
-    """A mistake of gather_attention; says nothing about the other kernel's cases."""
-    return lambda case: _attend(case, **wrong) if "O" in case.outputs else None
-
-
-def _is_key(row: Tensor, length: int) -> Tensor:
-    return (row >= 0) & (row < length)
-
-
-def _until_the_first_hole(row: Tensor, length: int) -> Tensor:
-    holes = (~_is_key(row, length)).nonzero()
-    return row[: int(holes[0])] if len(holes) else row
-
-
-def _mistake(name: str, detail: str, read_again: str, **wrong: object) -> Mistake:
-    return Mistake(Diagnosis(name, detail, read_again), _of_gather(**wrong))
-
-
-def _by_place(rows: Tensor, length: int) -> Tensor:
-    return (torch.arange(rows.shape[-1]) % length).expand_as(rows)
-
-
-def _of_one_warp(changed: str, step: int, last: bool) -> Callable[[Case], dict[str, Tensor] | None]:
-    """A mistake of gather_attention: of the warps, which take turns after `step` places of a list, the first or last
-    counts alone, for all ("keys") or for l ("summed").
-    """
-
-    def simulate(case: Case) -> dict[str, Tensor] | None:
-        warps = int(case.facts["threads"]) // 32
-
-        def mine(places: Tensor) -> Tensor:
-            return torch.arange(places.shape[-1]) // step % warps == (warps - 1 if last else 0)
-
-        if changed == "keys":
-            return _of_gather(keys=lambda row, length: row[mine(row)])(case)
-        return _of_gather(summed=lambda p: p * mine(p))(case)
-
-    return simulate
-
-
-def _head_after_head(case: Case) -> dict[str, Tensor] | None:
-    """O and LSE as [H, S, …] where [S, H, …] is asked for."""
-    if "O" not in case.outputs:
-        return None
-    return {name: x.transpose(0, 1).reshape(x.shape) for name, x in _attend(case).items()}
-
-
-_LSE_NAME = "LSE is the natural logarithm of the sum: m + logf(l)"
-_EMPTY_NAME = "without any key l is 0: write O = 0 and LSE = −∞ instead of 0 / 0 or exp(−∞ − (−∞))"
-_LISTS = "block x has query blockIdx.x, and its list is row blockIdx.x of indices, whatever the head"
-_ROWS = "row of Q, O and LSE: blockIdx.x · H + blockIdx.y. K and V have no heads: row indices[n]"
-_WHOLE_SUM = "the sum over all places of the list, of all warps: through shared memory"
-_ONE_WARP = tuple((step, last) for step in (1, 32) for last in (False, True))
-
-MISTAKES = (
-    _mistake(
-        "the softmax runs over all keys",
-        "every key of the row counts; the selection was not looked at",
-        _CORE,
-        keys=lambda row, length: torch.arange(length),
-    ),
-    _mistake(
-        names.PLACE_FOR_KEY,
-        "the n-th key is indices[n], not n",
-        _CORE,
-        keys=lambda row, length: torch.where(_is_key(row, length), torch.arange(len(row)), -1),
-    ),
-    _mistake(
-        names.PLACE_FOR_KEY,
-        "the n-th key is indices[n], not n",
-        _CORE,
-        keys=lambda row, length: torch.arange(len(row)),
-    ),
-    _mistake(
-        "V is read at the place in the list, not at the key",
-        "the n-th key's V is row indices[n], not row n",
-        _CORE,
-        of_values=_by_place,
-    ),
-    _mistake(
-        "K is read at the place in the list, not at the key",
-        "the n-th key's K is row indices[n], not row n",
-        _CORE,
-        of_scores=_by_place,
-    ),
-    _mistake("every place reads K of key 0", _ROWS, _CORE, of_scores=lambda rows, length: torch.zeros_like(rows)),
-    _mistake("every place reads V of key 0", _ROWS, _CORE, of_values=lambda rows, length: torch.zeros_like(rows)),
-    _mistake("another query's list is read", _LISTS, _CORE, lists=lambda all, head: all[:1].expand_as(all)),
-    _mistake(
-        "another query's list is read", _LISTS, _CORE, lists=lambda all, head: all[head % len(all)].expand_as(all)
-    ),
-    _mistake("another query's list is read", _LISTS, _CORE, lists=lambda all, head: all.roll(-1, dims=0)),
-    _mistake("another query's list is read", _LISTS, _CORE, lists=lambda all, head: all.roll(1, dims=0)),
-    _mistake(names.HEAD_ZERO_READ, _ROWS, _CORE, queries=lambda Q: Q[:, :1].expand_as(Q)),
-    _mistake("every query reads Q of query 0", _ROWS, _CORE, queries=lambda Q: Q[:1].expand_as(Q)),
-    _mistake(
-        "Q is read as if it had no heads",
-        _ROWS,
-        _CORE,
-        queries=lambda Q: Q.flatten(0, 1)[: len(Q), None].expand_as(Q),
-    ),
-    _mistake(
-        "Q is read in the wrong order: one head after the other",
-        _ROWS,
-        _CORE,
-        queries=lambda Q: Q.reshape(Q.shape[1], Q.shape[0], -1).transpose(0, 1),
-    ),
-    Mistake(Diagnosis("O is written in the wrong order: one head after the other", _ROWS, _CORE), _head_after_head),
-    _mistake(
-        "−1 is read as the last key",
-        "an index below 0 names no key: it is not counted from the end",
-        _EDGES,
-        keys=lambda row, length: torch.where(row == -1, length - 1, row),
-    ),
-    _mistake(
-        "−1 is read as key 0",
-        "an index below 0 names no key: to clamp it makes key 0 count",
-        _EDGES,
-        keys=lambda row, length: torch.where(row < 0, 0, row),
-    ),
-    _mistake(
-        "an invalid index is clamped to a key",
-        "an index below 0, or T and more, names no key: to clamp it makes the first or last key count",
-        _EDGES,
-        keys=lambda row, length: row.clamp(0, length - 1),
-    ),
-    _mistake(
-        "an index of T or more is clamped to the last key",
-        "it names no key: nothing is read, nothing is added",
-        _EDGES,
-        keys=lambda row, length: torch.where(row >= length, length - 1, row),
-    ),
-    _mistake(
-        "an invalid index counts as a score of 0",
-        "its score is −∞, so that its weight is 0; with a score of 0 it takes a part of the softmax",
-        _EDGES,
-        of_holes=0.0,
-    ),
-    *(
-        _mistake(
-            "an invalid index has a finite score, not −∞",
-            "among scores that are lower still it takes a part of the softmax, and a row without keys has an LSE",
-            _EDGES,
-            of_holes=score,
-        )
-        for score in (-1e4, -1e9, -1e20, -1e30)
-    ),
-    _mistake(
-        "an invalid index counts for the maximum",
-        "m is the largest score of the keys; a place without a key has none, not even 0",
-        _EDGES,
-        maximum="holes",
-    ),
-    *(
-        _mistake(
-            "an invalid index is read as a key, with a weight of 0",
-            "nothing is read: what lies there may be NaN, and 0 · NaN is NaN",
-            _EDGES,
-            read_holes=which,
-        )
-        for which in (torch.ones_like, lambda used: used < 0, lambda used: used > 0)
-    ),
-    _mistake(
-        "the list is taken to end at the first −1",
-        "−1 may stand anywhere: skip the place and go on",
-        _EDGES,
-        keys=_until_the_first_hole,
-    ),
-    _mistake(
-        "a duplicate is counted once",
-        "a key that stands in the list twice counts twice: no search for duplicates is asked for",
-        _EDGES,
-        keys=lambda row, length: row.unique(),
-    ),
-    *(
-        _mistake(
-            f"only the first {most} places of a list are read",
-            "a list may have up to 12,288 places: no array and no count of threads may limit it",
-            _CORE,
-            keys=lambda row, length, most=most: row[:most],
-        )
-        for most in (32, 64, 128, 256, 512, 1024, 2048)
-    ),
-    *(
-        _mistake(
-            "the places past the last whole step of a list are left out",
-            f"k need not be a multiple of {step}",
-            _CORE,
-            keys=lambda row, length, step=step: row[: len(row) // step * step],
-        )
-        for step in (2, 4, 32, 64)
-    ),
-    _mistake(
-        "the last place of a list is left out", "n runs from 0 to k − 1", _CORE, keys=lambda row, length: row[:-1]
-    ),
-    _mistake(
-        "the first place of a list is left out", "n runs from 0 to k − 1", _CORE, keys=lambda row, length: row[1:]
-    ),
-    *(
-        Mistake(Diagnosis(name, _WHOLE_SUM, _CORE), _of_one_warp(changed, *of))
-        for name, changed in ((names.ONE_WARP_ONLY, "keys"), ("l is the sum of one warp's places", "summed"))
-        for of in _ONE_WARP
-    ),
-    *(
-        _mistake(
-            names.HALF_WARP,
-            "a sum over 32 lanes takes steps of 16, 8, 4, 2 and 1",
-            _CORE,
-            columns=lambda products, first=first: products[..., torch.arange(products.shape[-1]) % 32 // 16 == first],
-        )
-        for first in (0, 1)
-    ),
-    _mistake(
-        names.FIRST_32_COLUMNS,
-        "a key has D columns, a warp 32 lanes: each takes D / 32 of them",
-        _CORE,
-        columns=lambda products: products[..., :32],
-    ),
-    _mistake(
-        "the rows of Q and K are taken to be 64 columns long",
-        "they have D columns, and row n starts at n · D: the header's options are one example",
-        _CORE,
-        rows_of=64,
-    ),
-    _mistake(names.SCALE_MISSING, "a score is scale · (Q · K)", _CORE, scale=lambda scale: 1.0),
-    _mistake(names.SCALE_TWICE, "a score is scale · (Q · K), with scale once", _CORE, scale=lambda scale: scale**2),
-    _mistake(
-        names.SCALE_NOT_THE_ARGUMENT,
-        "scale is a parameter of the kernel, and may be any number",
-        _CORE,
-        root=True,
-    ),
-    _mistake(names.NO_MAXIMUM, "exp overflows fp32 above 88.7: take exp(s − m)", _ONLINE, maximum="none"),
-    _mistake(
-        names.MAXIMUM_FROM_ZERO,
-        "where all scores are negative m stays 0, and every exp(s − m) may be 0",
-        _ONLINE,
-        maximum="zero",
-    ),
-    _mistake(
-        names.FIRST_KEYS_SCORE,
-        "a later score may be larger by more than exp can hold: m is the largest of all",
-        _ONLINE,
-        maximum="first",
-    ),
-    _mistake(
-        names.O_NOT_RESCALED, "when m rises, O takes the factor exp(m_old − m_new)", _ONLINE, running=(False, True)
-    ),
-    _mistake(
-        names.L_NOT_RESCALED, "when m rises, l takes the factor exp(m_old − m_new)", _ONLINE, running=(True, False)
-    ),
-    _mistake(
-        names.NEITHER_RESCALED, "when m rises, both take the factor exp(m_old − m_new)", _ONLINE, running=(True, True)
-    ),
-    _mistake(names.NOT_DIVIDED, "O / l, once, at the end", _ONLINE, divided=False),
-    _mistake(names.EMPTY_ROW_IS_NAN, _EMPTY_NAME, _EDGES, empty=(math.nan, -math.inf)),
-    _mistake(names.EMPTY_ROW_IS_NAN, _EMPTY_NAME, _EDGES, empty=(math.nan, math.nan)),
-    _mistake(names.LSE_EMPTY_ROW, _EMPTY_NAME, _EDGES, empty=(0.0, math.nan)),
-    _mistake(names.LSE_EMPTY_ROW, _EMPTY_NAME, _EDGES, empty=(0.0, 0.0)),
-    _mistake(names.LSE_LACKS_M, _LSE_NAME, _ONLINE, lse=lambda m, total: total.log()),
-    _mistake(names.LSE_BASE_2, _LSE_NAME, _ONLINE, lse=lambda m, total: m + total.log2()),
-    _mistake(names.LSE_BASE_2, _LSE_NAME, _ONLINE, lse=lambda m, total: (m + total.log()) / math.log(2)),
-    _mistake(names.LSE_LACKS_LOG, _LSE_NAME, _ONLINE, lse=lambda m, total: m + total),
-    _mistake("LSE is only the maximum", _LSE_NAME, _ONLINE, lse=lambda m, total: m),
-)
+    m = m.masked_fill(m == -torch.inf, 0.0)
+    weights = (torch.exp2 if base_2 else torch.exp)(s - m)
+    total = weights.sum(dim=-1, keepdim=True)
+    read = V[rows].masked_fill(~valid[..., None], 0.0)
+    out = torch.einsum("shk,skd->shd", weights, read) / total
+    return {"O": out.masked_fill(total == 0, 0.0), "LSE": (m * unit + total.log())[..., 0]}
 
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
@@ -1058,7 +745,7 @@ EXERCISE = Exercise(
     parts=PARTS,
     kernels=("select_topk", "gather_attention"),
     cases=cases,
-    mistakes=MISTAKES,
+    mistakes=read_mistakes("05_deepseek_sparse/topk_gather"),
     experiments=experiments,
     questions=QUESTIONS,
     cells=("answers",),
