@@ -200,7 +200,8 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     # g++ would let functions that do the same share their code, and with it their line; and all libraries the shared
     # variables of an inline function or a template of one name.
     flags += ["-g1", "-fno-ipa-icf", "-fno-gnu-unique"] if compiler.kind == "gcc" else ["-gline-tables-only"]
-    flags += ["-fno-sanitize=undefined"] if compiler.kind == "zig" else []
+    # zig checks for undefined behaviour unasked, and takes asserts out of what it optimizes.
+    flags += ["-fno-sanitize=undefined", "-UNDEBUG"] if compiler.kind == "zig" else []
     if build is Build.PLAIN:
         return flags
     if build is Build.TRACED:

@@ -219,3 +219,10 @@ def test_a_failed_assertion_has_a_gpus_words(launch):
         launch("asserts", ints(1))
     assert caught.value.line == 1 + CODE[: CODE.index("assert(")].count("\n")
     RawModule(code=CODE, options=("-DNDEBUG",)).get_function("asserts")((1,), (32,), (ints(1),))
+
+
+def test_no_compiler_takes_an_assert_out_unasked(each_compiler, run_kernel):
+    code = 'extern "C" __global__ void k(int* out) { assert(threadIdx.x < 5); }'
+    with pytest.raises(KernelError, match="Assertion `threadIdx.x < 5` failed"):
+        run_kernel(code, (1,), (32,), (ints(1),))
+    run_kernel(code, (1,), (32,), (ints(1),), options=("-DNDEBUG",))
