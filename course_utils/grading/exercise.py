@@ -210,8 +210,8 @@ class Mistake:
 
     diagnosis: Diagnosis
     simulate: Callable[[Case], Mapping[str, Tensor] | None] | None = None
-    variant: Variant | None = None
     shows_in: Callable[[Case, Mapping[str, Tensor]], bool] | None = None
+    variant: Variant | None = None
 
 
 @dataclass(frozen=True)
