@@ -101,16 +101,18 @@ def explanations(
     """The known mistakes that explain the open cases, by case: the first of them is named, the others explain as much.
 
     All mistakes are tried on the first open case, and what is left of them on the others; then again on the next case
-    that is still open. Where no mistake explains the first case of a part, its others are not tried by themselves.
+    that is still open. Where no mistake explains the first case of a part, only those that are simulated are tried on
+    its others: the variants of a kernel take a launch for each.
     right: cases in which none of the mistakes may show.
     """
     found: dict[int, list[Mistake]] = {}
     unknown_parts: set[str] = set()
     for first in open_cases:
         case, outcome = pairs[first]
-        if first in found or case.part in unknown_parts or not case.names:
+        if first in found or not case.names:
             continue
-        candidates = matches.among(exercise.mistakes, case, outcome)
+        tried = [one for one in exercise.mistakes if one.variant is None or case.part not in unknown_parts]
+        candidates = matches.among(tried, case, outcome)
         for other in right:
             give(candidates, other)
             candidates = [mistake for mistake in candidates if not _shows(mistake, other)]

@@ -12,13 +12,14 @@ import math
 import struct
 import threading
 import tomllib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from course_utils.cuda import KernelSource, RawModule
+from course_utils.cuda import CompileError, KernelError, KernelSource, RawModule
 from course_utils.emulator import configure
 from course_utils.grading.catalog import SOLUTIONS
 from course_utils.grading.exercise import Case, Diagnosis, Mistake, Variant
@@ -34,14 +35,16 @@ _one_launch_at_a_time = threading.Lock()  # the variants to make are a variable 
 
 
 def read_mistakes(exercise_id: str, solutions: Path = SOLUTIONS) -> tuple[Mistake, ...]:
-    """The mistakes in the table of an exercise, in its order; none where the solutions are not there.
+    """The mistakes in the table of an exercise, in its order; none where the solutions are not there, or
+    must not be read, as in the sandbox.
 
     Raises ValueError for a row that cannot be read.
     """
     kernel = solutions / f"{exercise_id}_mistakes.cuh"
-    if not kernel.is_file():
+    try:
+        table = tomllib.loads(kernel.with_suffix(".toml").read_text(encoding="utf-8"))
+    except (FileNotFoundError, PermissionError):
         return ()
-    table = tomllib.loads(kernel.with_suffix(".toml").read_text(encoding="utf-8"))
     mistakes = []
     for ways, row in table["mistakes"].items():
         if len(row) != 3 or row[2] not in table["read"]:
@@ -91,7 +94,7 @@ def give(mistakes: Sequence[Mistake], case: Case) -> None:
     unknown = [mistake for mistake in mistakes if mistake not in case.given]
     in_kernel = [mistake for mistake in unknown if mistake.variant is not None and _are_told_by(case)]
     if in_kernel:
-        outputs = _launched([mistake.variant for mistake in in_kernel], case)
+        outputs = _launched_or_none([mistake.variant for mistake in in_kernel], case)
         case.given.update(zip(in_kernel, outputs, strict=True))
     for mistake in unknown:
         if mistake not in case.given:
@@ -111,13 +114,26 @@ def give_in_places(mistakes: Sequence[Mistake], case: Case) -> Mapping[Mistake, 
         return {}
     unknown = [mistake for mistake in in_kernel if mistake not in case.given_in_places]
     if unknown:
-        outputs = _launched([mistake.variant for mistake in unknown], case, SOME_BLOCKS)
+        outputs = _launched_or_none([mistake.variant for mistake in unknown], case, SOME_BLOCKS)
         case.given_in_places.update(zip(unknown, outputs, strict=True))
-    return {mistake: case.given_in_places[mistake] for mistake in in_kernel}
+    return {mistake: given for mistake in in_kernel if (given := case.given_in_places[mistake])}
 
 
 def _are_told_by(case: Case) -> bool:
     return case.names and not case.reference
+
+
+def _launched_or_none(
+    variants: Sequence[Variant], case: Case, most_blocks: int | None = None
+) -> list[dict[str, Tensor]]:
+    """As `_launched`; no outputs where that fails, with a warning: a submission gets its grade without them."""
+    try:
+        return _launched(variants, case, most_blocks)
+    except (CompileError, KernelError) as error:
+        warnings.warn(
+            f"{case.name}: the known mistakes of {variants[0].kernel.name} were not tried: {error}", stacklevel=2
+        )
+        return [{} for _ in variants]
 
 
 def _launched(variants: Sequence[Variant], case: Case, most_blocks: int | None = None) -> list[dict[str, Tensor]]:

@@ -21,6 +21,7 @@ extern "C" __global__ void online_softmax(const float* S, float* P, float* LSE, 
     l = 0;
     for (int w = 0; w < 4; w++)
         if (pairs[w].y > 0) l += pairs[w].y * exp2f(pairs[w].x - m);
-    for (int j = threadIdx.x; j < L; j += 128) P[first + j] = l > 0 ? exp2f(S[first + j] * LOG2E - m) / l : 0;
+    // m is a product that was rounded. With a fused multiply-add the difference would be this rounding, which is large at 1e20.
+    for (int j = threadIdx.x; j < L; j += 128) P[first + j] = l > 0 ? exp2f(__fmul_rn(S[first + j], LOG2E) - m) / l : 0;
     if (threadIdx.x == 127) LSE[blockIdx.x] = l > 0 ? (m + log2f(l)) * LN2 : NEG_INF;
 }
