@@ -38,6 +38,13 @@ OF_A_CLUSTER = """// arch: sm_90a only
 extern "C" __global__ void __cluster_dims__(2) k(int* out) {
     asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], 16;" :: "l"(out) : "memory");
+    __shared__ unsigned long long bar;
+    const unsigned at = (unsigned)__cvta_generic_to_shared(&bar);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 2;" :: "r"(at) : "memory");
+    unsigned long long state;
+    asm volatile("mbarrier.arrive.noComplete.shared::cta.b64 %0, [%1], 1;" : "=l"(state) : "r"(at) : "memory");
+    out[threadIdx.x] = (int)state;
 }"""
 INSTRUCTION = r"(?:wgmma|fence|cp\.async|barrier|mbarrier|mma|setmaxnreg|ldmatrix|stmatrix)(?:\.\w+)+"
 
@@ -82,7 +89,7 @@ def test_each_header_that_the_grader_offers(header):
 
 
 def test_the_headers_and_instructions_that_messages_offer_are_those_of_the_courses_kernels():
-    """Which other tests compile on both machines. The course has no clusters."""
+    """Which other tests compile on both machines. The course has no clusters, and needs no prefetch."""
     compile_on_both(OF_A_CLUSTER, "sm_90a")
     kernels = "\n".join([OF_A_CLUSTER, *map(with_headers, map(read_kernel, kernel_names()))])
     missing = {name for name in named(rf"(?<![\w.])({INSTRUCTION})", FINDINGS) if name not in kernels}

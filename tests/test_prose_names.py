@@ -12,7 +12,7 @@ import pytest
 from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("course_utils/**/*.py", "course_utils/**/*.js", "course_utils/**/*.cu", "kernels/**/*", "solutions/**/*.cu")
+SOURCES = ("course_utils/**/*.py", "course_utils/**/*.js", "course_utils/**/*.cu", "kernels/**/*", "solutions/**/*.cu*")
 TEXTS = sorted(
     path
     for pattern in ("notebooks/*.ipynb", "solutions/*/*.ipynb", "docs/cheat_sheets/*.md")

@@ -1,2 +1,1 @@
-"""Small models that learn: what a pattern recalls, how an indexer chooses, the course's prose; and hand-made attention
-maps."""
+"""Small models that learn: what a pattern recalls, how an indexer chooses, the course's prose; hand-made maps, too."""
