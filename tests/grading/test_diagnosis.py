@@ -55,6 +55,12 @@ def test_one_mistake_in_many_cases_goes_before_several() -> None:
     assert [d and d.name for d in found] == ["everything is doubled", "the sign is wrong", "out is wrong"]
 
 
+def test_a_simulated_mistake_is_looked_for_in_every_case_of_a_part() -> None:
+    zeros = Case("p", "zeros", (), {}, {"out": Output(torch.zeros(8, dtype=torch.float64))})
+    found = diagnose(EXERCISE, [zeros, case()], [out(RIGHT), out(2 * RIGHT)])
+    assert [d and d.name for d in found] == ["out is wrong", "everything is doubled"]
+
+
 def test_a_mistake_that_would_show_where_the_kernel_is_right_is_not_named() -> None:
     other = Case("p", "other", (), {}, {"out": Output(RIGHT)})
     assert [d and d.name for d in diagnose(EXERCISE, [case(), other], [out(2 * RIGHT), out(RIGHT)])] == [

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,8 +83,19 @@ def test_a_row_that_cannot_be_read_is_named(named, row, says):
         named(KERNEL, f"{TABLE}{row}\n", lambda x: x)
 
 
-def test_there_are_no_known_mistakes_where_the_solutions_are_not_there(tmp_path):
+def test_there_are_no_known_mistakes_where_the_solutions_are_not_there_or_must_not_be_read(tmp_path, monkeypatch):
     assert read_mistakes(MINI_FLASH, tmp_path) == ()
+
+    def refuse(*_, **__):
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    assert read_mistakes(MINI_FLASH) == ()
+
+
+def test_mistakes_that_do_not_compile_here_cost_a_warning_and_no_grade(named):
+    with pytest.warns(UserWarning, match="known mistakes of twice_mistakes.cuh were not tried"):
+        assert named(KERNEL.replace("factor * x[i]", "factor * y[i]"), TABLE, lambda x: x) == "out is wrong"
 
 
 def test_kernels_with_hooks_and_their_tables_are_not_released(tmp_path):
