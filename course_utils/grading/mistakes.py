@@ -35,8 +35,8 @@ _one_launch_at_a_time = threading.Lock()  # the variants to make are a variable 
 
 
 def read_mistakes(exercise_id: str, solutions: Path = SOLUTIONS) -> tuple[Mistake, ...]:
-    """The mistakes in the table of an exercise, in its order; none where the solutions are not there, or
-    must not be read, as in the sandbox.
+    """The mistakes in the table of an exercise, in its order; none where the solutions are not there, or must not be
+    read (in the sandbox).
 
     Raises ValueError for a row that cannot be read.
     """

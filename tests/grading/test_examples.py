@@ -91,17 +91,16 @@ SLOWEST = (
 
 @pytest.mark.exhaustive("seconds of CPU, for the submissions that took most of all: no behaviour of its own")
 @pytest.mark.parametrize(("exercise_id", "name"), SLOWEST)
-def test_the_slowest_take_at_most_2_2_times_as_long_as_the_solution(exercise_id, name):
-    """In seconds of CPU, with the child's and the compilers' that it starts. A machine's speed is its own,
-    and changes while others work: the two take turns, and the least of each counts."""
-    examples = examples_of(exercise_id, SUBMISSIONS)
-    slow, solution = (next(one for one in examples if wanted in (one.name, one.kind)) for wanted in (name, "solution"))
-    took: dict[str, list[float]] = {slow.name: [], solution.name: []}
-    for one in (slow, solution) * 3:
+def test_the_slowest_take_less_than_ten_seconds_of_cpu(exercise_id, name):
+    """All of it, with the child's and the compilers' that it starts. Not the wall's clock,
+    which goes on while others work."""
+    example = next(one for one in examples_of(exercise_id, SUBMISSIONS) if one.name == name)
+    submission, took = example.submission(), []
+    while len(took) < 3 and min(took, default=10.0) >= 10:  # the least of three: a busy machine takes more cycles, too
         before = cpu_seconds()
-        grade_submission(one.submission(), seed=EXAMPLES_SEED, isolation="limits")
-        took[one.name].append(cpu_seconds() - before)
-    assert min(took[slow.name]) < 2.2 * min(took[solution.name]), took
+        grade_submission(submission, seed=EXAMPLES_SEED, isolation="limits")
+        took.append(cpu_seconds() - before)
+    assert min(took) < 10, took
 
 
 def cpu_seconds() -> float:
