@@ -34,7 +34,7 @@ __device__ inline float4 scaled(float f, float4 x) { return {f * x.x, f * x.y, f
 
 // S += A Bᵀ, four columns of A and of B at a time.
 template <int N, class A_TILE, class B_TILE>
-__device__ void multiply_transposed(float (&S)[ROWS][N], const A_TILE& A, const B_TILE& B) {
+__device__ __forceinline__ void multiply_transposed(float (&S)[ROWS][N], const A_TILE& A, const B_TILE& B) {
     #pragma unroll 2
     for (int d = 0; d < D / 4; d++) {
         float4 a[ROWS];
@@ -48,7 +48,7 @@ __device__ void multiply_transposed(float (&S)[ROWS][N], const A_TILE& A, const 
 
 // O += A B, four columns of A and four rows of B at a time.
 template <class A_TILE, int N, int PITCH>
-__device__ void multiply(float4 (&O)[ROWS][COLS], const A_TILE& A, const float4 (&B)[N][PITCH]) {
+__device__ __forceinline__ void multiply(float4 (&O)[ROWS][COLS], const A_TILE& A, const float4 (&B)[N][PITCH]) {
     #pragma unroll 2
     for (int k = 0; k < N; k += 4) {
         float4 a[ROWS];

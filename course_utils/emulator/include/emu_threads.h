@@ -1,11 +1,22 @@
 // Who am I, barriers, shuffles and votes.
 #pragma once
 
-#define threadIdx (emu_self()->thread_idx)
+#define threadIdx (emu::thread_index())
 #define blockIdx (emu_self()->block_idx)
 #define blockDim (emu_self()->block_dim)
 #define gridDim (emu_self()->grid_dim)
 #define warpSize 32
+
+namespace emu {
+
+// The compiler may count on the largest block that there is, as nvcc does: an index made of threadIdx does not wrap.
+EMU_INLINE const emu_dim3& thread_index() {
+    const emu_dim3& index = emu_self()->thread_idx;
+    if (index.x > 1023 || index.y > 1023 || index.z > 63) __builtin_unreachable();
+    return index;
+}
+
+}  // namespace emu
 
 EMU_INLINE void __syncthreads(emu_site site = emu_here()) { emu_barrier(0, site); }
 EMU_INLINE int __syncthreads_count(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site); }
