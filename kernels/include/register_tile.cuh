@@ -33,8 +33,8 @@ __device__ inline void add_scaled(float4& sum, float factor, const float4& b) {
 __device__ inline float4 scaled(float f, float4 x) { return {f * x.x, f * x.y, f * x.z, f * x.w}; }
 
 // S += A Bᵀ, four columns of A and of B at a time.
-template <int N, class A_TILE, class B_TILE>
-__device__ __forceinline__ void multiply_transposed(float (&S)[ROWS][N], const A_TILE& A, const B_TILE& B) {
+template <int N, class A_TILE, class B_TILE> __device__ __forceinline__ void
+multiply_transposed(float (&S)[ROWS][N], const A_TILE& A, const B_TILE& B) {
     #pragma unroll 2
     for (int d = 0; d < D / 4; d++) {
         float4 a[ROWS];
@@ -47,8 +47,8 @@ __device__ __forceinline__ void multiply_transposed(float (&S)[ROWS][N], const A
 }
 
 // O += A B, four columns of A and four rows of B at a time.
-template <class A_TILE, int N, int PITCH>
-__device__ __forceinline__ void multiply(float4 (&O)[ROWS][COLS], const A_TILE& A, const float4 (&B)[N][PITCH]) {
+template <class A_TILE, int N, int PITCH> __device__ __forceinline__ void
+multiply(float4 (&O)[ROWS][COLS], const A_TILE& A, const float4 (&B)[N][PITCH]) {
     #pragma unroll 2
     for (int k = 0; k < N; k += 4) {
         float4 a[ROWS];
