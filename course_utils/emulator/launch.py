@@ -299,21 +299,7 @@ def run(
         "report_bytes": REPORT_BYTES,
         "reserved": memory.reserved,
         "regions": memory.mappings,
-        "tracing": watch
-        and {
-            "sanitize": watch.sanitize,
-            "profile": watch.profile,
-            "in_step": watch.in_step,
-            "hopper": watch.hopper,
-            "fences": watch.fences,
-            "block_count": len(watch.blocks),
-            "arrays": memory.spans,
-            "statics": statics,
-            "results_offset": results_offset,
-            "blocks_offset": results_offset + RESULTS_BYTES,
-            "recording_offset": recording_offset,
-            "preferred": watch.preferred,
-        },
+        "tracing": watch and _tracing(watch, memory, statics, results_offset, recording_offset),
     }
     if watch and watch.blocks:
         chosen = torch.frombuffer(memory.front, dtype=torch.int64, offset=results_offset + RESULTS_BYTES)
@@ -325,6 +311,30 @@ def run(
         exit_status, load_address = _exchange(request, memory.file, progress.look)
     traced = TraceResults.from_buffer(memory.front, results_offset) if watch else None
     return Ended(report, exit_status, load_address, traced, recorded)
+
+
+def _tracing(
+    watch: Watch,
+    memory: DeviceMemory,
+    statics: list[tuple[int, int, bool]],
+    results_offset: int,
+    recording_offset: int,
+) -> dict[str, Any]:
+    """What the worker needs to know of what it reports, and where in the device memory that goes."""
+    return {
+        "sanitize": watch.sanitize,
+        "profile": watch.profile,
+        "in_step": watch.in_step,
+        "hopper": watch.hopper,
+        "fences": watch.fences,
+        "block_count": len(watch.blocks),
+        "arrays": memory.spans,
+        "statics": statics,
+        "results_offset": results_offset,
+        "blocks_offset": results_offset + RESULTS_BYTES,
+        "recording_offset": recording_offset,
+        "preferred": watch.preferred,
+    }
 
 
 def keep(report: Report, memory: DeviceMemory, global_variables: list[Global]) -> None:

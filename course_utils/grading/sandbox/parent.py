@@ -115,14 +115,59 @@ def run_child(
     Raises ValueError for an unknown isolation, RuntimeError where bubblewrap is wanted and does not run.
     """
     limits = limits or Limits()
+    walled = _is_walled(isolation)
+    with contextlib.ExitStack() as stack:
+        later = _More(more, stack)
+        process, reading, told = _start(job, module, limits, walled, gpu, later, stack)
+        end = functools.partial(_end_namespace, process, told) if walled else functools.partial(_end_group, process)
+        try:
+            watch = _Watch(process, reading, limits, later.give, end)
+            watch.run()
+        finally:
+            end()
+            for pipe in (process.stdout, process.stderr):
+                pipe.close()
+        return watch.ended()
+
+
+def _is_walled(isolation: str) -> bool:
+    """Whether it means bubblewrap. Raises as `run_child`."""
     if isolation not in ("auto", "bubblewrap", "limits"):
         raise ValueError(f'isolation takes "auto", "bubblewrap" or "limits", got {isolation!r}')
-    if isolation != "limits":
-        runs, why_not = isolation_available()
-        if isolation == "bubblewrap" and not runs:
-            raise RuntimeError(f"bubblewrap does not run here: {why_not}")
-        isolation = "bubblewrap" if runs else "limits"
-    walled = isolation == "bubblewrap"
+    if isolation == "limits":
+        return False
+    runs, why_not = isolation_available()
+    if isolation == "bubblewrap" and not runs:
+        raise RuntimeError(f"bubblewrap does not run here: {why_not}")
+    return runs
+
+
+class _More:
+    """What a child that asks for more is given: bytes in a file of both, and a word in a pipe that they are there."""
+
+    def __init__(self, source: Callable[[list[Message]], bytes | None] | None, stack: contextlib.ExitStack) -> None:
+        self._source = source
+        self._content = os.memfd_create("more")
+        self.hearing, self._word = os.pipe()
+        for file in (self._content, self._word):
+            stack.callback(os.close, file)
+        self.files_of_child = [] if source is None else [self._content, self.hearing]
+
+    def give(self, messages: list[Message]) -> None:
+        """Answers a child that has sent these."""
+        given = None if self._source is None else self._source(messages)
+        os.ftruncate(self._content, 0)
+        os.lseek(self._content, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(self._content), "wb") as writer:
+            writer.write(given or b"")
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._word, b"-" if given is None else MORE)
+
+
+def _start(
+    job: bytes, module: str, limits: Limits, walled: bool, gpu: bool, later: _More, stack: contextlib.ExitStack
+) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Starts the child. Gives it, and where its results and bwrap's word can be read; `stack` closes what it needs."""
     settings = {
         "module": module,
         "limits": asdict(limits),
@@ -130,65 +175,41 @@ def run_child(
         "walled": walled,
         "later": LATER,
         "paths": [str(PACKAGE.parent), *_user_site()],
+        "more": later.files_of_child,
     }
-    with contextlib.ExitStack() as stack:
-        folder = Path(INSIDE) if walled else stack.enter_context(_private_folder())
-        needed = [*map(str, _read_only_folders()), *([module] if module.endswith(".py") else [])]
-        handed_over = []
-        for file in _shared_builds():
-            there = folder / "cache" / file.relative_to(cache_folder().parent)
-            if walled:
-                handed_over += ["--ro-bind", str(file), str(there)]
-                needed.append(str(file))
-            else:
-                there.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(file, there)  # a link would let the child write to the original
-        job_file = stack.enter_context(_file_with(job))
-        content = os.memfd_create("more")
-        hearing, word = os.pipe()
-        for file in (content, word):
-            stack.callback(os.close, file)
-        settings["more"] = [] if more is None else [content, hearing]
-        reading, writing = os.pipe()
-        told, telling = os.pipe()  # by bwrap
-        for file in (reading, told):
-            stack.callback(os.close, file)
-        with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0), os.fdopen(hearing, "rb"):
-            command = [PYTHON, "-I", "-B", str(CHILD), json.dumps(settings), str(job_file), str(writing)]
-            if walled:
-                files = [*handed_over, *(["--ro-bind", module, module] if module.endswith(".py") else [])]
-                bubblewrap = _bubblewrap(limits.file_bytes, gpu, tuple(files))
-                command = [*bubblewrap, "--info-fd", str(telling), "--", *command]
-            command = _not_as_root(command, needed, None if walled else folder)
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                pass_fds=(job_file, writing, telling, *settings["more"]),
-                start_new_session=True,
-                cwd="/" if walled else folder,
-                env=_environment(folder, gpu),
-            )
-        end = functools.partial(_end_namespace, process, told) if walled else functools.partial(_end_group, process)
-
-        def give(messages: list[Message]) -> None:
-            given = None if more is None else more(messages)
-            os.ftruncate(content, 0)
-            os.lseek(content, 0, os.SEEK_SET)
-            with os.fdopen(os.dup(content), "wb") as writer:
-                writer.write(given or b"")
-            with contextlib.suppress(BrokenPipeError):
-                os.write(word, b"-" if given is None else MORE)
-
-        try:
-            watch = _Watch(process, reading, limits, give, end)
-            watch.run()
-        finally:
-            end()
-            for pipe in (process.stdout, process.stderr):
-                pipe.close()
-        return watch.ended()
+    folder = Path(INSIDE) if walled else stack.enter_context(_private_folder())
+    own_module = [module] if module.endswith(".py") else []
+    needed = [*map(str, _read_only_folders()), *own_module]
+    shared = []
+    for file in _shared_builds():
+        there = folder / "cache" / file.relative_to(cache_folder().parent)
+        if walled:
+            shared += ["--ro-bind", str(file), str(there)]
+            needed.append(str(file))
+        else:
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, there)  # a link would let the child write to the original
+    job_file = stack.enter_context(_file_with(job))
+    reading, writing = os.pipe()
+    told, telling = os.pipe()  # by bwrap
+    for file in (reading, told):
+        stack.callback(os.close, file)
+    with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0), os.fdopen(later.hearing, "rb"):
+        command = [PYTHON, "-I", "-B", str(CHILD), json.dumps(settings), str(job_file), str(writing)]
+        if walled:
+            files = (*shared, *(part for name in own_module for part in ("--ro-bind", name, name)))
+            command = [*_bubblewrap(limits.file_bytes, gpu, files), "--info-fd", str(telling), "--", *command]
+        process = subprocess.Popen(
+            _not_as_root(command, needed, None if walled else folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=(job_file, writing, telling, *later.files_of_child),
+            start_new_session=True,
+            cwd="/" if walled else folder,
+            env=_environment(folder, gpu),
+        )
+    return process, reading, told
 
 
 # ---- what the child can see
