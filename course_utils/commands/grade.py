@@ -17,9 +17,10 @@ from tqdm import tqdm
 
 from course_utils import measured, progress
 from course_utils.grading import examples
-from course_utils.grading.grader import default_device, exercises_in, grade, grade_submission
+from course_utils.grading.grader import default_device, grade, grade_submission
 from course_utils.grading.result import Result
 from course_utils.grading.sandbox.parent import isolation_available
+from course_utils.grading.submission import exercises_in
 from course_utils.tables import aligned
 
 EXAMPLES_SEED = 0  # the page of known submissions is the same each time

@@ -1,6 +1,15 @@
 """Grades one submission of an exercise (`grader.grade_submission`).
 
-In a notebook `course_utils.widgets.check` does so and shows the grade.
+A submission's way:
+
+1. `course_utils.widgets.check` in a notebook, or `python -m course_utils grade`, asks for a grade and shows it.
+2. submission.py reads what was handed in.
+3. grader.py makes the cases: inputs, and right answers, which never leave this process.
+4. children.py hands them to a child process, and reads what that sends back.
+5. sandbox/ starts the child, and limits what it sees and takes.
+6. runner.py, there, compiles the kernel and launches it.
+7. diagnosis.py, here again, says what is wrong: the sanitizer's finding, a known mistake (mistakes.py), or where.
+8. grader.py gives the points, as a `Result` (result.py).
 
 To add an exercise:
 

@@ -14,10 +14,11 @@ import os
 import re
 import stat
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_utils.grading.catalog import all_ids, exercise
+from course_utils.grading.catalog import EXERCISE_IDS, all_ids, exercise
 from course_utils.grading.result import Diagnosis
 
 LARGEST_KERNEL = 256 << 10  # bytes
@@ -274,3 +275,34 @@ def _path(value: object, *keys: str) -> object:
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
+
+
+def exercises_in(path: Path) -> list[tuple[Path, str]]:
+    """(folder, exercise id) of what a path means: the exercises/ folder, one chapter in it, or one file of an exercise.
+
+    Raises ValueError where there is none.
+    """
+    if path.is_dir():
+        chapters = [path] if any(_exercises_of(path)) else sorted(child for child in path.iterdir() if child.is_dir())
+        found = [(chapter, exercise_id) for chapter in chapters for exercise_id in _exercises_of(chapter)]
+    else:
+        found = [
+            (path.parent, exercise_id)
+            for exercise_id in all_ids()
+            if exercise_id.split("/")[1] in _released_names([path])
+        ]
+    if not found:
+        raise ValueError(f"{path} is no exercise: give a folder such as exercises/{EXERCISE_IDS[2].split('/')[0]}")
+    return found
+
+
+def _exercises_of(folder: Path) -> list[str]:
+    """The exercises that have a file in this folder."""
+    names = _released_names(folder.iterdir())
+    return [exercise_id for exercise_id in all_ids() if exercise_id.split("/")[1] in names]
+
+
+def _released_names(files: Iterable[Path]) -> set[str]:
+    """What the files would be of, "online_softmax (1).cu" of online_softmax."""
+    released = (Path(as_released(path.name)) for path in files)
+    return {name.stem for name in released if name.suffix in (".cu", ".ipynb")}

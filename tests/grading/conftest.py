@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_utils.grading import grader
+from course_utils.grading import children
 from tests.helpers.forked_child import run_fork
 from tests.helpers.runner_here import grade_here
 
@@ -12,7 +12,7 @@ from tests.helpers.runner_here import grade_here
 def quick_child(monkeypatch):
     """The grader without its sandbox, which costs two seconds a submission. A process with CUDA cannot be forked."""
     if not torch.cuda.is_initialized():
-        monkeypatch.setattr(grader, "run_child", run_fork)
+        monkeypatch.setattr(children, "run_child", run_fork)
 
 
 @pytest.fixture

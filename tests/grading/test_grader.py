@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from course_utils.emulator.sanitizer import Finding
-from course_utils.grading import grader
+from course_utils.grading import children, grader
 from course_utils.grading.answers import wrong_answer
+from course_utils.grading.children import GraderError
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part, Question
-from course_utils.grading.grader import GraderError, grade_submission
+from course_utils.grading.grader import grade_submission
 from course_utils.grading.job import NOT_SENT, Job
 from course_utils.grading.result import Result
 from course_utils.grading.sandbox.parent import Ended, Message
@@ -58,16 +59,16 @@ def graded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     monkeypatch.setattr(grader, "exercise", lambda exercise_id: EXERCISE)
 
     def run(
-        *children: Ended, submission: Submission = SUBMISSION, asked: list[Job] | None = None, **options: object
+        *ends: Ended, submission: Submission = SUBMISSION, asked: list[Job] | None = None, **options: object
     ) -> Result:
         """asked: takes the jobs of the children."""
-        waiting, jobs = list(children), [] if asked is None else asked
+        waiting, jobs = list(ends), [] if asked is None else asked
 
         def run_child(job: bytes, **_: object) -> Ended:
             jobs.append(pickle.loads(job))
             return waiting.pop(0)
 
-        monkeypatch.setattr(grader, "run_child", run_child)
+        monkeypatch.setattr(children, "run_child", run_child)
         return grade_submission(submission, seed=1, **options)
 
     return run
@@ -93,7 +94,7 @@ def test_a_child_that_cannot_be_started_is_no_grade(graded, monkeypatch) -> None
     def refuse(job: bytes, **_: object) -> Ended:
         raise RuntimeError("bubblewrap does not run here")
 
-    monkeypatch.setattr(grader, "run_child", refuse)
+    monkeypatch.setattr(children, "run_child", refuse)
     with pytest.raises(GraderError, match="bubblewrap does not run"):
         grade_submission(SUBMISSION, seed=1)
 
@@ -181,7 +182,7 @@ def test_python_that_kills_the_child_costs_only_the_answers(graded) -> None:
 
 
 def test_a_child_that_dies_again_and_again_ends(graded) -> None:
-    result = graded(*[killed(Message({"kind": "begin", "index": i})) for i in range(grader.MOST_CHILDREN)])
+    result = graded(*[killed(Message({"kind": "begin", "index": i})) for i in range(children.MOST_CHILDREN)])
     assert result.earned == 0 and len(result.parts) == 4
 
 
@@ -263,7 +264,7 @@ def test_a_bonus_is_measured_on_a_gpu_only(graded, monkeypatch: pytest.MonkeyPat
 def test_what_faults_on_a_gpu_have_left_out_is_lost_and_named_by_the_emulator(graded, monkeypatch) -> None:
     """Each fault ends a child, and there are only so many."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(grader, "MOST_CHILDREN", 2)
+    monkeypatch.setattr(children, "MOST_CHILDREN", 2)
     unwritten = FINDING | {"tool": "initcheck", "kind": "uninitialised", "space": "shared"}
     fault = {"error": "illegal address", "error_kind": "gpu"}
     name = "shared memory is read before it is written (line 3)"
@@ -298,7 +299,7 @@ def test_experiments_are_run_where_a_mistake_has_no_name_yet(graded, monkeypatch
         given.extend(more([READY, *first[:n]]) for n in (0, 2, len(first), len(first)))
         return finished(*first, of_experiment)
 
-    monkeypatch.setattr(grader, "run_child", run)
+    monkeypatch.setattr(children, "run_child", run)
     again = grade_submission(SUBMISSION, seed=1)
     assert again == result
     assert [given[0], given[1], given[3]] == [None] * 3
@@ -317,7 +318,7 @@ def test_cases_that_need_the_cells_follow_in_the_same_child(monkeypatch: pytest.
         given.extend([more([READY]), more(first), more([*first, *ALL[:2]]), more([*first, *ALL])])
         return finished(answered(100), *ALL)
 
-    monkeypatch.setattr(grader, "run_child", run)
+    monkeypatch.setattr(children, "run_child", run)
     assert grade_submission(SUBMISSION, seed=1).full
     assert [(job.runs, job.cells) for job in jobs] == [((), (("answers", "..."),))]
     assert [given[0], *given[2:]] == [None] * 3 and [one.index for one in pickle.loads(given[1])] == [0, 1, 2]
@@ -340,7 +341,7 @@ def test_the_job_holds_no_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         jobs.append(pickle.loads(job))
         return finished(answered(1), *ALL)
 
-    monkeypatch.setattr(grader, "run_child", run)
+    monkeypatch.setattr(children, "run_child", run)
     grade_submission(SUBMISSION, seed=3)
     assert all(torch.isnan(run.tensors["out"]).all() for run in jobs[0].runs)
     assert jobs[0].questions == ("flops",)

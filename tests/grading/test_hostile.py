@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.grading import grader, runner
+from course_utils.grading import children, grader, runner
 from course_utils.grading.catalog import exercise
 from course_utils.grading.result import RIGHT
 from course_utils.grading.sandbox.parent import Limits, isolation_available, run_child
@@ -185,7 +185,7 @@ def grade(folder: Path, isolation: str = "auto"):
 
 @pytest.fixture(autouse=True)
 def short_runner(monkeypatch):
-    monkeypatch.setattr(grader, "run_child", partial(run_child, module=str(RUNNER)))
+    monkeypatch.setattr(children, "run_child", partial(run_child, module=str(RUNNER)))
 
 
 def edit_notebook(folder: Path, change) -> None:
