@@ -10,7 +10,7 @@ from torch import Tensor
 
 from course_utils.grading.exercise import Case, Launch
 
-LAUNCH_SECONDS = 5.0  # for one launch on the emulator: a hundred times what those of the solutions take
+LAUNCH_SECONDS = 5.0  # for one launch on the emulator, a hundred times a solution's; for a case on a GPU
 LATER_SECONDS = 2.0  # for one after a launch of the same kernel that did not end
 PYTHON_SECONDS = 30.0  # for the student's Python cells
 PYTHON_BYTES = 2 << 30  # of memory for them

@@ -269,7 +269,7 @@ def _send_cases(job: Job, results: int, asking: Sequence[int]) -> None:
                 endless.append(header.get("line"))
         send(results, {**header, "kind": "case", "index": run.index}, b"".join(outputs))
         if header.get("error_kind") == "gpu":
-            os._exit(1)  # after a fault CUDA takes no more launches from this process: the next case has a new one
+            os._exit(1)  # after a fault, or a launch that goes on, CUDA takes no more: the next case has a new process
 
 
 def _all_runs(job: Job, results: int, asking: Sequence[int]) -> Iterator[Run]:
@@ -449,7 +449,7 @@ def _launch(
             function = modules[launch.options].get_function(launch.kernel)
             function(launch.grid, launch.block, arguments(launch, tensors), shared_mem=launch.shared_mem)
         if any(tensor.is_cuda for tensor in tensors.values()):
-            torch.cuda.synchronize()
+            _wait_for_gpu()
     except KernelError as error:
         return {"error": str(error), "error_kind": error.kind, "line": error.line}
     except CompileError as error:
@@ -461,6 +461,18 @@ def _launch(
     except Exception as error:  # CuPy's and the driver's own
         return {"error": f"{type(error).__name__}: {error}", "error_kind": "gpu"}
     return {}
+
+
+def _wait_for_gpu() -> None:
+    """Waits until the GPU has done its launches. Raises TimeoutError for one that goes on: the end of this process ends
+    it, too."""
+    done = torch.cuda.Event()
+    done.record()
+    deadline = time.monotonic() + LAUNCH_SECONDS
+    while not done.query():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the launch did not end within {LAUNCH_SECONDS:.0f} s on the GPU")
+        time.sleep(0.001)
 
 
 def arguments(launch: Launch, tensors: Mapping[str, Tensor]) -> tuple[Tensor | TensorMap | np.generic, ...]:

@@ -2,6 +2,7 @@
 
 import re
 import resource
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -299,3 +300,13 @@ def test_the_page_has_a_row_for_each_example():
     assert r"| n | 5 of 10 | a \| b | seen | the diagnosis must be 'slow', not 'a \| b' |" in page
     assert "judged 1 names: 0 say what the mistake is (“true”),\n1 what is seen of it (“seen”), 0 neither" in page
     assert page == markdown(graded, seed=0, device="cpu", command="grade")
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_waits_for_good_on_a_gpu_alone_costs_seconds_and_is_named_by_the_emulator() -> None:
+    there_are = {one.name: one for one in examples_of("07_hopper/barrier_ring", SUBMISSIONS)}
+    example = there_are["the bytes of the keys alone"]
+    start = time.monotonic()
+    result = grade_submission(example.submission(), seed=1, device="cuda")
+    assert not example.surprise(result)
+    assert time.monotonic() - start < 120

@@ -88,3 +88,16 @@ def test_a_first_case_is_run_in_reverse_order_and_told_if_it_gives_another_resul
         seen.append((header.get("in_reverse", False), [list(np.frombuffer(one, np.int32)) for one in outputs]))
     forward, reverse = list(range(8)), list(range(8))[::-1]
     assert seen == [(depends, [forward, reverse] if depends else [forward]), (False, [forward])]
+
+
+def test_a_launch_that_goes_on_on_a_gpu_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NeverDone:
+        def record(self) -> None: ...
+
+        def query(self) -> bool:
+            return False
+
+    monkeypatch.setattr(torch.cuda, "Event", NeverDone)
+    monkeypatch.setattr(runner, "LAUNCH_SECONDS", 0.05)
+    with pytest.raises(TimeoutError, match="did not end within 0 s on the GPU"):
+        runner._wait_for_gpu()
