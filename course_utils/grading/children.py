@@ -126,12 +126,16 @@ class Children:
     def _without_gpu(self, end: Outcome) -> None:
         """What children on a GPU have left out, since each fault there ends one: lost, and the emulator says why."""
         left = tuple(run for run in self._runs() if not run.reference)
+        faults = [outcome for outcome in self.outcomes.values() if outcome.kind == "gpu"]
+        cause = faults[-1] if faults else end
         if left:
             self._in_a_child(left, "cpu")
         for run in left:
             seen = self.outcomes.get(run.index, Outcome())
-            error = seen.error or f"not run on the GPU, since the process was ended before: {end.error}"
-            self.outcomes[run.index] = replace(seen, outputs={}, error=error, kind=seen.kind or end.kind)
+            if not seen.error:
+                error = f"not run on the GPU, since the process was ended before: {cause.error}"
+                seen = replace(seen, error=error, kind=cause.kind, findings=seen.findings or cause.findings)
+            self.outcomes[run.index] = replace(seen, outputs={})
 
     def _add_cases(self) -> bool:
         """Asks the next stages, where all before have their outcomes; whether one gave more."""

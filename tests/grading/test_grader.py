@@ -278,7 +278,8 @@ def test_what_faults_on_a_gpu_have_left_out_is_lost_and_named_by_the_emulator(gr
     assert [job.device for job in asked] == ["cuda", "cuda", "cpu"] and [run.index for run in asked[2].runs] == [2]
     assert [part.diagnosis.name for part in result.parts[:2]] == [name, name] and result.diagnosis.name == name
     right = graded(*faults, finished(ALL[2]), device="cuda")
-    assert right.parts[1].earned == 0 and "not run on the GPU" in right.parts[1].diagnosis.detail
+    lost = right.parts[1]
+    assert lost.earned == 0 and "not run on the GPU" in lost.diagnosis.detail and lost.diagnosis.name == name
 
 
 def test_experiments_are_run_where_a_mistake_has_no_name_yet(graded, monkeypatch: pytest.MonkeyPatch) -> None:
