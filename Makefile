@@ -52,7 +52,8 @@ parts = $(MAKE) --no-print-directory --keep-going $(2) $(1:%=test-%)
 proof = @mkdir -p build; rm -f build/times; start=$$(date +%s); status=0; $(1) || status=$$?; \
     echo; cat build/times; echo "all $$(($$(date +%s) - start)) s"; exit $$status
 
-# Two lanes side by side: the tests, whose dots show how far they are, and what is read and clicked.
+# Two lanes that take as long, side by side: the tests, whose dots show how far they are, and what is read, clicked and
+# handed in.
 test: $(READY)
 	$(call proof,$(call parts,in-dots read-and-clicked,--jobs))
 
@@ -72,7 +73,7 @@ endif
 test-lint:
 	$(call timed,lint,$(RUN) -m ruff check .; $(RUN) -m ruff format --check .)
 
-# Dask's workers die and start again within seconds, or the tests of a class fail: nothing runs beside them in this lane.
+# Dask's workers die and start again within seconds, or the tests of a class fail: nothing else of this lane runs beside.
 test-classroom:
 	$(call timed,classroom,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/classroom)
 
@@ -90,11 +91,11 @@ test-pages:
 	$(call timed,pages,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/site tests/browser)
 
 test-in-dots:
-	@$(call parts,lint classroom tests,--jobs=1)
+	@$(call parts,lint tests,--jobs=1)
 
 # Prints when it is done, so that it does not stand between the dots of the tests.
 test-read-and-clicked:
-	@$(call parts,notebooks pages,--jobs=1) > build/read-and-clicked.log 2>&1; status=$$?; \
+	@$(call parts,classroom notebooks pages,--jobs=1) > build/read-and-clicked.log 2>&1; status=$$?; \
 	    cat build/read-and-clicked.log; exit $$status
 
 # A chapter that is run as a test must not count as read: its progress goes to build/. The solutions of its puzzles must
