@@ -121,7 +121,7 @@ class RawModule:
 
     def _find(self, name: str) -> Kernel:
         base = re.match(r"\s*([\w:]*)", name)
-        function = self._kernels.get(base[1].split("::")[-1] if base else name)
+        function = self._kernels.get(base[1].split("::")[-1])
         if (
             function is None
             or not function.bodies
@@ -188,15 +188,9 @@ class RawModule:
 
     @functools.cached_property
     def _emulated(self) -> EmulatedModule:
-        with self._host_code_explained():
-            return EmulatedModule(self.code, self.options, self.name_expressions)
-
-    @contextlib.contextmanager
-    def _host_code_explained(self) -> Iterator[None]:
-        """If the compiler's first error is in host code beside the kernels, the message says what to do about it."""
         try:
-            yield
-        except CompileError as error:
+            return EmulatedModule(self.code, self.options, self.name_expressions)
+        except CompileError as error:  # the first one may be in host code beside the kernels
             message = about_program(self.code, self.options, error.log)
             if message is None:
                 raise

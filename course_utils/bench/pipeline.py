@@ -9,7 +9,7 @@ import torch
 
 from course_utils import timing
 from course_utils.bench.timed import random_inputs
-from course_utils.launches import moments
+from course_utils.launches import timestamps
 from course_utils.launches.hopper import LADDER, Step, ready
 from course_utils.measured import Row
 from course_utils.operators.tensor_core import HEAD_DIMS
@@ -29,17 +29,17 @@ def pipeline(
 ) -> list[Row]:
     """A row for each step of the ladder and head dimension, fp16, not causal.
 
-    sites, moments: as `moments.to_text` writes them; of the block's first 30,000 cycles. slower: how many times as
+    sites, moments: as `timestamps.to_text` writes them; of the block's first 30,000 cycles. slower: how many times as
     long the kernel takes with the notes; None on the emulator.
     """
     rows: list[Row] = []
     for head_dim, step in itertools.product(head_dims, steps):
         inputs = random_inputs((batch, width // head_dim, length, head_dim), device)
-        found = moments.record(step, *inputs)
+        found = timestamps.record(step, *inputs)
         first = min(moment.begin for moment in found)
         early = [moment for moment in found if moment.begin < first + CYCLES]
         columns = {"part": "pipeline", "name": step.title, "head_dim": head_dim, "length": length}
-        rows.append(columns | {"slower": _slower(step, *inputs), **moments.to_text(early)})
+        rows.append(columns | {"slower": _slower(step, *inputs), **timestamps.to_text(early)})
     return rows
 
 
@@ -47,7 +47,7 @@ def _slower(step: Step, query: torch.Tensor, key: torch.Tensor, value: torch.Ten
     if not query.is_cuda:
         return None
     out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
-    kernels = {"plain": None, "noted": moments.build(step, query.shape[-1], query.dtype)[0]}
+    kernels = {"plain": None, "noted": timestamps.build(step, query.shape[-1], query.dtype)[0]}
     functions = {name: ready(step, query, key, value, out, lse, kernel=kernel) for name, kernel in kernels.items()}
     times = timing.compare(functions, budget_ms=100)
     return times["noted"].median / times["plain"].median

@@ -79,7 +79,7 @@ def notebook(task: Exercise) -> NotebookNode:
     check = "## Check\n\nThis cell runs where your teacher has handed out how the exercise is graded, too."
     cells.append(v4.new_markdown_cell(check, id="check"))
     metadata = {"nbgrader": {**flags, "grade": True, "locked": True, "grade_id": GRADE_CELL, "points": task.points}}
-    source = f'from course_utils.grading import check\n\ncheck("{task.id}")'
+    source = f'from course_utils.widgets import check\n\ncheck("{task.id}")'
     cells.append(v4.new_code_cell(source, id=GRADE_CELL, metadata=metadata))
     kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return v4.new_notebook(cells=cells, metadata={"kernelspec": kernelspec})

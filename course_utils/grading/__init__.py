@@ -9,7 +9,7 @@ A submission's way:
 5. sandbox/ starts the child, and limits what it sees and takes.
 6. runner.py, there, compiles the kernel and launches it.
 7. diagnosis.py, here again, says what is wrong: the sanitizer's finding, a known mistake (mistakes.py), or where.
-8. grader.py gives the points, as a `Result` (result.py).
+8. grader.py gives the points, as a `Result` (result.py). What is wrong with an answer's figure: answers.py.
 
 To add an exercise:
 

@@ -57,7 +57,7 @@ def grade_submission(
     task: how it is graded; None: as the exercise that the submission is for. seed: of the inputs; None draws a fresh
     one. The same seed gives the same result. device: "cpu" runs kernels on the emulator, "cuda" on the GPU (what the
     sanitizer and the profiler say comes from the emulator even then).
-    isolation, limits: of the child process, see `sandbox.run_child`. Raises GraderError where that cannot start.
+    isolation, limits: of the child process, see `sandbox.parent.run_child`. Raises GraderError where that cannot start.
     """
     if device not in ("cpu", "cuda"):
         raise ValueError(f"device takes 'cpu' or 'cuda', got {device!r}")
@@ -108,13 +108,13 @@ def grade_submission(
         return Result(task.id, task.title, *about, tuple(parts), hints=said, notes=submission.notes, printed=printed)
 
 
-def outcome_of(task: Exercise, submission: Submission, case: Case, *, isolation: str = "auto") -> Outcome:
+def outcome_of(task: Exercise, submission: Submission, case: Case) -> Outcome:
     """What one case of an exercise leaves behind, run on the emulator in a child process. Nothing is judged.
 
     Raises GraderError where the child cannot start.
     """
     with one_thread():
-        outcomes, _ = Children(task, replace(submission, cells={}), "cpu", isolation, Limits()).run([case])
+        outcomes, _ = Children(task, replace(submission, cells={}), "cpu", "auto", Limits()).run([case])
     return outcomes[0]
 
 

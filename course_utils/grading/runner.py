@@ -1,8 +1,7 @@
 """The child process: compiles and launches a student's kernel, runs the Python cells, and sends back what came out.
 
-Started by sandbox.run_child as `python -m course_utils.grading.runner JOB RESULTS`, two file numbers, and two more if
-it may ask for more cases when it is done with the first. It judges nothing and knows no right answer. Frames that it
-sends:
+Started by sandbox/child.py with two file numbers, JOB and RESULTS, and two more if it may ask for more cases when it is
+done with the first. It judges nothing and knows no right answer. Frames that it sends:
 
     {"kind": "ready"}
     {"kind": "python", "answers": {...}, "tensors": [...], "errors": {...}}    blob: the tensors' bytes
@@ -384,7 +383,7 @@ def _run_case(
         header["counters"] = [asdict(row) for row in counters.rows]
         header["footprint"] = [asdict(touched) for touched in counters.footprint]
         header |= {name: getattr(counters, name) for name in COUNTED}
-    if job.device == "cuda" and not problem and _gpu_takes(source):
+    if job.device == "cuda" and not problem and (run.reference or _gpu_takes(source)):
         tensors = _on_gpu(run)
         problem = _launch(run, source, modules, tensors)
         if not problem and run.reference:

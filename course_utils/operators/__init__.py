@@ -5,7 +5,7 @@ The way of a call of `sparse_attention`; the others have the same stops, or fewe
 1. the public function: arguments and docstring (`sparse`)
 2. autocast and the checks of the arguments (`attention`, `prepare`)
 3. torch's dispatcher, which finds the operator by its schema (`library`)
-4. the tensors as kernels take them, and empty results (`attention`)
+4. the tensors as kernels take them, and empty results (`attention`, `prepare`)
 5. which kernel, from lengths, device and pattern alone (`sparse_choice`)
 6. the launch of that kernel: tile, grid, lists, kept with the pattern (`sparse_launch`, `sparse_work`)
 7. the launch with the tensors of this call (`cuda.ReadyLaunch`)
@@ -25,7 +25,8 @@ To add an operator:
    with any strides and returns new, contiguous ones; a size or number that changes from call to call is a `SymInt`.
 2. The public function casts (`prepare.autocast`) and checks its arguments with checks that torch.compile can trace:
    sizes, dtypes and devices, no numbers inside of tensors. Then it calls the operator.
-3. What depends on shapes alone is a `cuda.ReadyLaunch`, made once for them, as in `tensor_core.dense_forward`.
+3. Where the host's time counts, what depends on shapes alone is a `cuda.ReadyLaunch`, made once for them, as in
+   `tensor_core.dense_forward`; else a `Kernel` is launched.
 4. An operator imports no other; what several share is in `attention`, `library`, `prepare` and `tensor_core`.
 5. A float64 reference in `course_utils.reference`; a test with `course_utils.checks` on the `device` fixture, which is
    the emulator and, where there is one, the GPU; a line in `EXAMPLES` of tests/operators/test_torch_features.py, which

@@ -2,7 +2,8 @@
 exporters, profilers and `FlopCounterMode` call them like torch's own.
 
 The functions of `course_utils.operators` check their arguments and call these. An operator that is called by its name
-checks them itself. Operators take tensors with any strides and return new tensors.
+checks them itself. Operators take tensors with any strides and return new tensors, but for `append_paged` and
+`decode_step`, which write to the cache that they are given.
 """
 
 from __future__ import annotations
@@ -182,9 +183,7 @@ def _refusing(message: str | None) -> Callable[..., Any]:
     return backward
 
 
-def _setup(saves: Callable[..., Any] | None, hold: Callable[..., object] | None) -> Callable[..., None]:
-    assert saves
-
+def _setup(saves: Callable[..., Any], hold: Callable[..., object] | None) -> Callable[..., None]:
     def setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         tensors, ctx.others = saves(inputs, output)
         ctx.save_for_backward(*tensors)

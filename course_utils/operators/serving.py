@@ -276,8 +276,6 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
 
 # ---------------------------------------------------------------------------------------------- the operators
 
-# Each is called as its schema says.
-
 
 @operator(
     "decode_attention(Tensor query, Tensor key, Tensor value, Tensor? seq_lens, Tensor? parents, Tensor? k_scale, "

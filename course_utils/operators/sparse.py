@@ -1,8 +1,8 @@
 """Attention under a pattern, by the kernel that suits it (kernels/04_sparse_patterns), in fp16 and bf16.
 
-What a call needs beside its inputs, block lists, CSR rows and the order of the work, is built by its first call and
-kept with the pattern or the lists, for each of the last lengths and devices: later calls pay nothing. Nothing of size
-L² is ever stored.
+What a call of `sparse_attention` or `block_sparse_attention` needs beside its inputs, block lists, CSR rows and the
+order of the work, is built by its first call and kept with the pattern or the lists, for each of the last lengths and
+devices: later calls pay nothing. Nothing of size L² is ever stored.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from torch import Tensor
 
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.library import needs_gradient
-from course_utils.operators.prepare import check_inputs, not_deterministic
+from course_utils.operators.prepare import autocast, check_inputs, not_deterministic
 from course_utils.operators.sparse_choice import check_pattern
 from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, mask_of
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, ready_backward
 from course_utils.patterns import BlockLists, Pattern
-from course_utils.patterns.cache import Cache
 from course_utils.patterns.graphs import refuse_tracing, register, registered
 
 GIVEN_BY_CALL = (
@@ -93,6 +92,7 @@ def block_sparse_attention(
             f"block_lists is a {type(block_lists).__name__}; it must be a BlockLists: pattern.block_lists(L_q, L_k) "
             "or BlockLists.from_block_mask(block_mask)"
         )
+    query, key, value = autocast(query, key, value)
     check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **_attention.limits)
     lengths, device = (query.shape[2], key.shape[2]), query.device
     if (block_lists.L_q, block_lists.L_k) != lengths:
@@ -122,6 +122,7 @@ def csr_attention(
     Raises RuntimeError where a gradient is asked for.
     """
     refuse_tracing(GIVEN_BY_CALL)  # before the checks of the lists, which no compiler can trace
+    query, key, value = autocast(query, key, value)
     check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **_attention.limits)
     _check_csr(indptr, indices, query.shape[2], key.shape[2], query.device)
     if needs_gradient(query, key, value):
@@ -155,7 +156,6 @@ class _MaskOfCall:
 
     def __init__(self, mask: Mask) -> None:
         self.mask, self.number = mask, register(self)
-        self.cache = mask.lists.cache if isinstance(mask, ListMask) else Cache()
 
 
 # ---------------------------------------------------------------------------------------------- the operator
@@ -175,13 +175,16 @@ def _backward(call: Call, pattern: int) -> Backward:
 
 
 def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask], Ready], direction: str) -> Ready:
-    """The launches for a call, from the cache of its pattern or block lists."""
+    """The launches for a call, from the cache of its pattern or block lists; a mask that is given call by call has
+    none."""
     owner = registered(pattern)
-
-    def of_mask() -> Ready:
-        return make(owner.mask if isinstance(owner, _MaskOfCall) else mask_of(owner, call, differentiable))
-
-    return owner.cache.get((direction, differentiable, call), of_mask, call.device)
+    if isinstance(owner, Pattern):
+        cache, mask = owner.cache, lambda: mask_of(owner, call, differentiable)
+    elif isinstance(owner.mask, ListMask):
+        cache, mask = owner.mask.lists.cache, lambda: owner.mask
+    else:
+        return make(owner.mask)
+    return cache.get((direction, differentiable, call), lambda: make(mask()), call.device)
 
 
 def _flops(query: Tensor, key: Tensor, pattern: int, _: float) -> int:

@@ -1,4 +1,4 @@
-"""Blocks drawn by a hash that Python, CUDA and JavaScript compute alike, and BigBird, which draws some."""
+"""Blocks drawn by a hash that Python and JavaScript compute alike, and BigBird, which draws some."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
 A widget is a `frame.Frame` with a script in js/. Its root is `.ak-widget[data-widget="name"]` with a `<canvas>` or
 `<svg>`, a slider `input.ak-step[type=range][data-lm-suppress-shortcuts=true]`, the buttons `.ak-prev` and `.ak-next`,
 and the text `.ak-status[aria-live=polite]`, which changes with every step. Its states come from a pure function with a
-test of its own; what JavaScript computes, Python computes too, and tests/widgets/test_same_in_both.py compares both. It
-also runs on the site, from the state in its output: there it fits a phone, says in words what needs Python
-(`model.get("alone")`), and keeps what its controls say in the page's address (`keepInAddress`). A script's first lines
-`// with score.js` put other files in front of it. No colour alone says something; coloured words are `inked`, words on
-a colour have `inkOn` it; what moves by itself asks `prefers-reduced-motion`. It is listed in
-tests/helpers/chapter_widgets.py, example_widgets.py beside it, and `SHOWS` of tests/browser/test_chapters.py, which
-work it by mouse and keyboard.
+test of its own; what JavaScript computes, Python computes too, and a test compares both (test_same_in_both.py). It also
+runs on the site, from the state in its output: there it fits a phone, says in words what needs Python
+(`model.get("alone")`), and keeps what its controls say in the page's address (`keepInAddress`). js/shared.js goes in
+front of each script, and so do the files that its first lines name: `// with score.js`. No colour alone says something;
+coloured words are `inked`, words on a colour have `inkOn` it; what moves by itself asks `prefers-reduced-motion`. It is
+listed in tests/helpers/chapter_widgets.py, example_widgets.py beside it, and `SHOWS` of tests/browser/test_chapters.py,
+which work it by mouse and keyboard.
 
 A scene is a cell `widgets.scene(call, at="text of a line", on="array")`: one block of a launch in a player that opens
 at the moment which shows the point. One question stands before it, what there is to see after it. The call is recorded

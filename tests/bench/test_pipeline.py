@@ -9,7 +9,7 @@ from course_utils import measured
 from course_utils.bench import pipeline as bench
 from course_utils.cuda import read_kernel
 from course_utils.launches.hopper import LADDER
-from course_utils.launches.moments import from_text, with_clocks
+from course_utils.launches.timestamps import from_text, with_clocks
 from course_utils.operators.tensor_core import HEAD_DIMS
 
 RECORDED = measured.load("pipeline")

@@ -9,6 +9,7 @@ from course_utils.classroom.class_folder import ClassFolder
 from course_utils.classroom.results_store import grader_version
 from course_utils.classroom.source import notebook, write_source
 from course_utils.grading import catalog
+from course_utils.grading.beside import beside
 from course_utils.grading.catalog import EXERCISE_IDS, all_ids, exercise
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.release import ROOT, strip_cuda
@@ -41,6 +42,7 @@ def test_its_notebook_is_made_and_nothing_of_the_solution_is_in_it(own_exercise:
     text = nbformat.writes(made)
     assert "Multiply each row of x by its own scale" in text and "| Any number of elements | 2 |" in text
     assert "s[i / columns]" not in text
+    exec(made.cells[-1].source.splitlines()[0])  # what its check is imported from is there
 
 
 def test_mistakes_in_an_exercise_are_said_in_a_sentence(own_exercise: str, tmp_path: Path) -> None:
@@ -60,6 +62,10 @@ def test_mistakes_in_an_exercise_are_said_in_a_sentence(own_exercise: str, tmp_p
     (folder / "mini_flash.py").write_text("")
     with pytest.raises(ValueError, match="mini_flash.py has the name of the exercise 02_flash_attention_minimal/mini_"):
         all_ids()
+
+
+def test_a_right_kernel_stands_beside_nothing(own_exercise: str) -> None:
+    assert beside(Submission(own_exercise, KERNEL)) is None
 
 
 def test_a_change_of_it_is_a_change_of_its_grader_alone(own_exercise: str) -> None:

@@ -41,18 +41,11 @@ def run_fork(job, **_):
     return Ended(reason, 0, parser.messages, "", "", "" if parser.finished else "the forked runner did not end well")
 
 
-def grade_in_fork(submission, seed, device, isolation):
-    """As `classroom.grading.grade_in_child`, for a worker, with forks in the place of sandboxes."""
-    from course_utils.grading import grader
-
-    grader.run_child = run_fork
-    return grader.grade_submission(submission, seed=seed, device=device, isolation=isolation).to_json()
-
-
 def grade_in_fork_or_sandbox(submission, seed, device, isolation):
-    """The same, and in the real sandbox for one hand-in of sixteen, by its content."""
-    from course_utils.grading import grader
+    """As `classroom.grading.grade_in_child`, for a worker: with forks in the place of sandboxes, but for one hand-in of
+    sixteen, by its content."""
+    from course_utils.grading import children, grader
     from course_utils.grading.sandbox.parent import run_child
 
-    grader.run_child = run_child if submission.digest.startswith("0") else run_fork
+    children.run_child = run_child if submission.digest.startswith("0") else run_fork
     return grader.grade_submission(submission, seed=seed, device=device, isolation=isolation).to_json()

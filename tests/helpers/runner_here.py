@@ -3,7 +3,7 @@
 import pickle
 import tempfile
 
-from course_utils.grading import grader, runner
+from course_utils.grading import children, runner
 from course_utils.grading.sandbox.child import END, send
 from course_utils.grading.sandbox.parent import Ended, _Parser
 
@@ -29,5 +29,5 @@ def cells_here(give, job, ours, hidden=None):
 
 def grade_here(patch):
     """The grader of a test that has this `monkeypatch` runs kernels and cells in the test's own process."""
-    patch.setattr(grader, "run_child", run_here)
+    patch.setattr(children, "run_child", run_here)
     patch.setattr(runner, "_in_a_process", cells_here)

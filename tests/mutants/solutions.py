@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from course_utils.grading import grader
+from course_utils.grading import children
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.release import SOLUTIONS, solution_lines
@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
     table = [change for one in chosen for change in changes(one, solution(one))]
     if options.sample is not None:
         table = random.Random(options.seed).sample(table, options.sample)
-    grader.run_child = run_fork  # these kernels are ours
+    children.run_child = run_fork  # these kernels are ours
     listed, survivors = equivalent(), []
     for change in tqdm(table, desc="changed solutions", file=sys.stderr):
         if change.key not in listed and survives(change, (0,)) and survives(change, (1, 2)):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from course_utils.grading import grader
+from course_utils.grading import children
 from tests.helpers.forked_child import run_fork
 from tests.mutants.solutions import WITH_A_KERNEL, changes, equivalent, solution, survives
 
@@ -48,5 +48,5 @@ def test_there_are_many_and_those_that_change_nothing_are_still_there():
 @pytest.mark.exhaustive("40 drawn changes of the solutions: `make mutants-of-solutions` makes all of them")
 @pytest.mark.parametrize("change", random.Random(0).sample(TABLE, 40), ids=str)
 def test_a_changed_solution_loses_points(change, monkeypatch):
-    monkeypatch.setattr(grader, "run_child", run_fork)
+    monkeypatch.setattr(children, "run_child", run_fork)
     assert change.key in equivalent() or not survives(change, (0,))

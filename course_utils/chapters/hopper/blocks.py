@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from course_utils import measured, show
 from course_utils.launches.hopper import KEYS, LADDER, ROWS, Step
-from course_utils.launches.moments import Moment, from_text
+from course_utils.launches.timestamps import Moment, from_text
 from course_utils.measured import Row
 from course_utils.measured.hopper import FLOPS_OF_A_CLOCK
 from course_utils.operators.tensor_core import HEAD_DIMS

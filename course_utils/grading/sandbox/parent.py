@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from course_utils.grading.catalog import own_folder
 from course_utils.grading.sandbox import landlock
 from course_utils.grading.sandbox.child import ASKS, END, FRAME, MORE, descendants, give_up_new_privileges
 from course_utils.grading.sandbox.unprivileged import child_user, command_as
@@ -264,8 +265,7 @@ def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]
         if not any(place.is_relative_to(there) for there in mounted):
             command += ["--ro-bind", str(place), str(place)]
             mounted.append(place)
-    for name in HIDDEN:
-        place = PACKAGE.parent / name
+    for place in (*(PACKAGE.parent / name for name in HIDDEN), own_folder()):
         if place.is_dir() and any(place.is_relative_to(there) for there in mounted):
             command += ["--perms", "0555", "--size", "4096", "--tmpfs", str(place)]
     command += [*files, "--proc", "/proc", "--dev", "/dev"]

@@ -14,7 +14,7 @@ from course_utils.chapters.hopper.blocks import (
     show_overlaps,
 )
 from course_utils.launches.hopper import LADDER
-from course_utils.launches.moments import Moment, Site
+from course_utils.launches.timestamps import Moment, Site
 from course_utils.operators.tensor_core import HEAD_DIMS
 
 

@@ -1,8 +1,9 @@
-// moments.cuh — when parts of a kernel begin and end, as its block 0 sees them.
+// timestamps.cuh — when parts of a kernel begin and end, as its block 0 sees them.
 //
-// Include it last. A leader, the first thread of 128, notes the clock of its multiprocessor before
-// and after; `site` says of what. So that a note costs few cycles, the place of the next is in a
-// register, and it is one store of 16 bytes.
+// No kernel includes it: course_utils/launches/timestamps.py does, last, in a copy of a kernel's text. A
+// leader, the first thread of 128, notes the clock of its multiprocessor before and after; `site` says of
+// what. So that a note costs few cycles, the place of the next is in a register, and it is one store of
+// 16 bytes.
 #pragma once
 
 constexpr int LEADERS = 4, MOMENTS = 1024;   // of each leader; more are not noted

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from course_utils.cuda import KernelSource
-from course_utils.launches import moments
+from course_utils.launches import timestamps
 from course_utils.launches.hopper import LADDER, launch, ready
-from course_utils.launches.moments import Moment, Site, with_clocks
+from course_utils.launches.timestamps import Moment, Site, with_clocks
 
 TILES = 3
 OTHER = pytest.mark.exhaustive("`make test` has the step without a producer, and the last, which has all ideas")
@@ -39,12 +39,12 @@ def test_calls_of_verbs_are_wrapped_and_nothing_else_is():
     code, sites = with_clocks(KernelSource(KERNEL, "folder/name.cu", "name.cu"))
     assert sites == [Site("wait_for", "&gate", 5), Site("start_scores", "S", 10), Site("wait_for_product", "S", 10)]
     text = str(code)
-    assert text.startswith('// name.cu\n#include "tile_ring.cuh"\n#include "moments.cuh"\n')
+    assert text.startswith('// name.cu\n#include "tile_ring.cuh"\n#include "timestamps.cuh"\n')
     assert "{ const int before = clock(); start_scores(S, f(t, 1)); note(next_note, before, 1); }" in text
     assert "{ const int before = clock(); wait_for_product<1>(S); note(next_note, before, 2); }" in text
     assert text.count("int next_note = first_note();") == 2  # once for each function with a call
     assert "float* S) { int next_note" in text and "ring.fill(S);\n}" in text and "    refill(S);\n" in text
-    assert (code.path, code.name) == ("folder/name.cu", "name.cu") and text.endswith(moments.READ)
+    assert (code.path, code.name) == ("folder/name.cu", "name.cu") and text.endswith(timestamps.READ)
 
 
 def test_a_bracket_that_does_not_close_is_named():
@@ -58,14 +58,14 @@ def test_a_step_computes_the_same_with_clocks_in_it(step):
     query, key, value = inputs()
     expected, expected_lse = launch(step, query, key, value)
     out, lse = torch.full_like(expected, torch.nan), torch.full_like(expected_lse, torch.nan)
-    kernel, _ = moments.build(step, 64, torch.float16)
+    kernel, _ = timestamps.build(step, 64, torch.float16)
     ready(step, query, key, value, out, lse, kernel=kernel)()
     assert torch.equal(out, expected) and torch.equal(lse, expected_lse)
 
 
 @by_name
 def test_what_a_step_notes_is_in_order_and_complete(step):
-    noted = moments.record(step, *inputs())
+    noted = timestamps.record(step, *inputs())
     assert [moment.begin for moment in noted] == sorted(moment.begin for moment in noted)
     by_leader = {leader: [m for m in noted if m.leader == leader] for leader in {m.leader for m in noted}}
     consumers = step.rows(64) // 64
@@ -93,16 +93,16 @@ def starts(mine: list[Moment], verb: str) -> list[Moment]:
 
 
 def test_a_second_recording_begins_anew():
-    first, again = (moments.record(LADDER[0], *inputs()) for _ in range(2))
+    first, again = (timestamps.record(LADDER[0], *inputs()) for _ in range(2))
     assert [(m.site, m.leader) for m in first] == [(m.site, m.leader) for m in again]
 
 
 def test_moments_come_back_from_their_text_and_begin_at_0():
     sites = Site("fill", "shared.K[buffer]", 59), Site("wait_for_copies", "", 72)
     noted = [Moment(sites[0], 2, 40, 55), Moment(sites[1], 0, 41, 90), Moment(sites[0], 2, 60, 61)]
-    text = moments.to_text(noted)
+    text = timestamps.to_text(noted)
     assert text == {"sites": "fill 59 shared.K[buffer];wait_for_copies 72 ", "moments": "0 2 0 15;1 0 1 50;0 2 20 21"}
-    assert moments.from_text(**text) == [
+    assert timestamps.from_text(**text) == [
         moment._replace(begin=moment.begin - 40, end=moment.end - 40) for moment in noted
     ]
 
@@ -113,7 +113,7 @@ def test_a_clock_of_32_bits_may_begin_anew(origin):
         """As an int of 32 bits."""
         return (origin + time + 2**31) % 2**32 - 2**31
 
-    assert [moments._since(clock(time), clock(0)) for time in (0, 30_000, -7)] == [0, 30_000, -7]
+    assert [timestamps._since(clock(time), clock(0)) for time in (0, 30_000, -7)] == [0, 30_000, -7]
 
 
 @pytest.mark.gpu
@@ -122,5 +122,5 @@ def test_a_step_is_recorded_on_a_hopper():
 
     if not takes_wgmma(torch.device("cuda")):
         pytest.skip("this GPU is no Hopper")
-    noted = moments.record(LADDER[-1], *(x.cuda() for x in inputs()))
+    noted = timestamps.record(LADDER[-1], *(x.cuda() for x in inputs()))
     assert noted and all(0 < moment.end - moment.begin < 10**6 for moment in noted)

@@ -1,7 +1,7 @@
 """When the steps of a kernel of chapter 07 begin and end, as one block sees them: what the pipeline viewer draws.
 
-Calls of a kernel's verbs are wrapped in readings of the clock (kernels/include/moments.cuh), in a copy of its text. On
-a GPU the times are cycles of one multiprocessor; on the emulator, steps of its scheduler, which say in which order
+Calls of a kernel's verbs are wrapped in readings of the clock (kernels/include/timestamps.cuh), in a copy of its text.
+On a GPU the times are cycles of one multiprocessor; on the emulator, steps of its scheduler, which say in which order
 things happen and not how long they take.
 """
 
@@ -17,7 +17,7 @@ from course_utils.cuda import Kernel, KernelSource, RawModule, read_kernel
 from course_utils.launches.hopper import Step, ready
 from course_utils.toolchain.source import closing
 
-LEADERS, MOMENTS = 4, 1024  # as in moments.cuh
+LEADERS, MOMENTS = 4, 1024  # as in timestamps.cuh
 READ = """
 extern "C" __global__ void read_moments(int* out, int* count) { hand_over(out, count); }
 """
@@ -71,7 +71,7 @@ def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
         argument = re.match(r"[^,()]*", text[call.end() :])[0].strip()
         sites.append(Site(call[1], argument, text.count("\n", 0, call.start()) + 1))
     header = [*re.finditer(r'^#include "[^"]*"\n', text, re.MULTILINE)][-1].end()
-    insertions[header] = '#include "moments.cuh"\n'
+    insertions[header] = '#include "timestamps.cuh"\n'
     for place in sorted(insertions, reverse=True):
         text = text[:place] + insertions[place] + text[place:]
     return KernelSource(text + READ, source.path, source.name), sites
