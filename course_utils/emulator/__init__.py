@@ -1,20 +1,23 @@
 """Runs CUDA C++ kernels on a CPU: the same `.cu` files, one fiber per CUDA thread, each launch in a process of its own.
 
-    translate.py   the few changes to the text     include/        CUDA's own names, as C++ headers
-    ptx.py         inline assembly                 macros.py      macros that hold pieces of it
-    runtime/       fibers, barriers, warps (C++)   memory.py      argument arrays with gaps between them
-    compiler.py    g++, clang++ or zig; a cache    library_tables.py  symbols and lines of a compiled kernel
-    module.py      load, look up, launch           debug_lines.py  from a crash to a line
-    launch.py      the worker process              report.py       and to an exception
-    waiting.py     how far a long launch is
+    translate.py   the few changes to the text     include/         CUDA's own names, as C++ headers
+    macros.py      macros that hold pieces of it   cuda_headers.py  which headers a kernel may include
+    ptx.py         inline assembly                 arithmetic_ptx.py  and what of it computes
+    compiler.py    g++, clang++ or zig; a cache    exact.py         a GPU's conversions and shifts, by clang
+    shortfalls.py  what the emulator lacks         library_tables.py  symbols and lines of a compiled kernel
+    module.py      load, look up, launch           memory.py        argument arrays with gaps between them
+    launch.py      a launch, from its caller       launcher.py      the process that starts its worker
+    runtime/       fibers, barriers, warps (C++)   waiting.py       how far a long launch is
+    debug_lines.py from a crash to a line          report.py        and to an exception
     watching.py    what watches a launch: clients  trace_results.py what a watched launch leaves
-    tracing.py     sanitize(), profile()           defects.py      what is wrong, as the runtime gives it
-    sanitizer.py   findings                        profiler.py     counters per source line
-    findings.py    how they are made of that       counters.py     and these
-    words.py       what findings say               pages.py        both of them in a notebook
+    tracing.py     sanitize(), profile()           defects.py       what is wrong, as the runtime gives it
+    sanitizer.py   findings                        profiler.py      counters per source line
+    findings.py    how they are made of that       counters.py      how these are
+    words.py       what findings say               pages.py         findings and counters in a notebook
+    endless.py     which loop did not end          parties.py       at which steps a finding happened
     recorder.py    record(): one block             raw_recording.py what a recorded launch takes and leaves
-    recording.py   the recording, packed           recorded.py     what it consists of
-    frames.py      where local variables are       origins.py      who wrote a byte, what went into it
+    recording.py   the recording, packed           recorded.py      what it consists of
+    frames.py      where local variables are       origins.py       who wrote a byte, what went into it
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator does
 not imitate: the order in which a GPU runs threads between barriers (here: one after the other, the first one or, by

@@ -50,6 +50,7 @@ from course_utils.toolchain.verdict import Verdict
 DEVICE = Architecture(80)  # for all kernels but those for HOPPER
 KNOWN = Architecture(89)  # kernels up to here run too: of what they add, it knows the products of E4M3
 MOST_IN_A_CLUSTER = 8
+LONG_OPTIONS = {"--define-macro": "-D", "--undefine-macro": "-U", "--include-path": "-I"}
 _OF_MBARRIERS = re.compile(r"^\s*#\s*include\s*<cuda(/barrier|/pipeline|_awbarrier|_pipeline)", re.MULTILINE)
 SHARED_LIMIT = 227 * 1024  # bytes per block, as on sm_90
 
@@ -75,8 +76,8 @@ def _host_options(options: tuple[str, ...]) -> list[str]:
             kept.append(word + next(words, ""))
         elif word[:2] in ("-D", "-U", "-I"):
             kept.append(word)
-        elif word.startswith(("--define-macro=", "--include-path=")):
-            kept.append(("-D" if word.startswith("--d") else "-I") + word.split("=", 1)[1])
+        elif (long := word.partition("="))[0] in LONG_OPTIONS:
+            kept.append(LONG_OPTIONS[long[0]] + long[2])
     return [
         word.replace("-I", "-I" + str(Path.cwd()) + "/", 1) if _is_relative_include(word) else word for word in kept
     ]

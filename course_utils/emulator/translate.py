@@ -43,6 +43,8 @@ from course_utils.toolchain.source import (
     split_outside_brackets,
 )
 
+# Up to the bracket that opens its body. A [ behind a name or a bracket is an index.
+_LAMBDA = re.compile(r"(?<![\w)\]])\[[^\[\]]*\]\s*(?:\([^()]*\)\s*)?(?:\w+\s*|->[^{;]*)*\{")
 ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b|__volatile__\b)?\s*\(")
 
 
@@ -289,10 +291,13 @@ def _early_returns(code: str, plain: str) -> list[_Edit]:
     edits = []
     bodies = [body for kernel in find_kernels(code).values() for body in kernel.bodies]
     macros = [macro.span() for macro in MACRO.finditer(plain)]  # such as #define GUARD if (i >= n) return
+    lambdas = [(found.end() - 1, closing(plain, found.end() - 1)) for found in _LAMBDA.finditer(plain)]
     for place in (*bodies, *(m for m in macros if not any(start < m[0] < end for start, end in bodies))):
         for match in re.compile(r"\breturn(?=\s*(?:;|\Z))").finditer(plain[: place[1]], *place):
             if place in bodies and not plain[match.end() : place[1]].strip("; \t\n"):
                 continue  # the last statement: the thread has run to the end
+            if any(start < match.start() < end for start, end in lambdas):
+                continue  # it leaves the lambda
             edits.append(_Edit(match.start(), match.end(), "return emu_leave()"))
     return edits
 

@@ -423,6 +423,15 @@ def test_updates_and_atomics_are_read_and_written():
     assert footprint((a, b), code, (1,), (32,)) == [(label(0, "a"), 160, 128, 128), (label(1, "b"), 160, 64, 64)]
 
 
+def test_an_atomic_or_volatile_store_reads_nothing():
+    code = """extern "C" __global__ void k(int* a, volatile int* b) {
+        __nv_atomic_store_n(a + threadIdx.x, 1, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+        b[threadIdx.x] = 1;
+    }"""
+    a, b = (torch.zeros(40, dtype=torch.int32) for _ in "ab")
+    assert footprint((a, b), code, (1,), (32,)) == [(label(0, "a"), 160, 0, 128), (label(1, "b"), 160, 0, 128)]
+
+
 def test_what_is_loaded_again_counts_again_for_its_argument_whichever_line_loads_it():
     code = """__device__ float sum(const float* x, int n) {
         float s = 0;

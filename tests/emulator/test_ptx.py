@@ -1,5 +1,7 @@
 """Inline PTX: the instructions that the emulator knows, against plain arithmetic; the others are errors with a line."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -406,6 +408,22 @@ def test_an_operand_that_does_not_exist_is_named(without_nvrtc, run_kernel):
         run_kernel(code, (1,), (1,), (torch.zeros(1),))
 
 
+def test_an_approximation_flushes_where_it_says_so_and_takes_registers_without_a_type(run_kernel):
+    """PTX: with .ftz a denormal input counts as a zero of its sign, and a denormal result becomes one."""
+    code = """extern "C" __global__ void k(float* out, const float* x) {
+        unsigned bits;
+        asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(out[0]) : "f"(x[0]));
+        asm("rsqrt.approx.f32 %0, %1;" : "=f"(out[1]) : "f"(x[0]));
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out[2]) : "f"(x[1]));
+        asm("ex2.approx.f32 %0, %1;" : "=r"(bits) : "r"(__float_as_uint(x[1])));
+        out[3] = __uint_as_float(bits);
+    }"""
+    out = torch.zeros(4)
+    run_kernel(code, (1,), (1,), (out, torch.tensor([1e-40, -130.0])))
+    assert out[0] == math.inf and out[1] == pytest.approx(1e20, rel=1e-4)
+    assert out[2] == 0 and out[3] == pytest.approx(2.0**-130)
+
+
 def test_named_operands_are_an_error_that_says_what_is_taken(without_nvrtc, run_kernel):
     code = 'extern "C" __global__ void k(float* out) {\n asm("ex2.approx.f32 %[y], %1;" : [y] "=f"(*out) : "f"(1.f)); }'
     with pytest.raises(CompileError, match=r'kernel\.cu:2: .* operands of asm as "r"\(x\), got `\[y\] "=f"\(\*out\)`'):
@@ -413,7 +431,8 @@ def test_named_operands_are_an_error_that_says_what_is_taken(without_nvrtc, run_
 
 
 def test_the_translation_of_one_statement():
-    assert ptx.translate("{ ex2.approx.f32 %0, %1; }", ["y", "x"]) == "emu::ptx::ex2(y, x)"
+    exponential = "emu::ptx::put(y, emu::ptx::compute::ex2(emu::ptx::get<float>(x)))"
+    assert ptx.translate("{ ex2.approx.f32 %0, %1; }", ["y", "x"]) == exponential
     assert ptx.translate("cp.async.wait_group %0;", ["2"]) == "emu::ptx::cp_async_wait_group(2)"
     with pytest.raises(ptx.UnknownInstruction, match="vmax.s32.s32.s32 %0, %1, %2$"):
         ptx.translate("vmax.s32.s32.s32 %0, %1, %2;", ["a", "b", "c"])

@@ -57,6 +57,17 @@ def test_only_a_kernel_leaves_early():
     assert "f(int i) { if (i) return; }" in text and "k(int i) { if (i) return emu_leave(); f(i); }" in text
 
 
+def test_a_return_in_a_lambda_leaves_the_lambda_alone():
+    kernel = "__global__ void k(int* a, int i) {{ {} if (a[i]) {{ return; }} f(a); }}"
+    for function in (
+        "auto f = [&](int* x) { if (x[i]) return; x[i] = 1; };",
+        "auto f = [=] { if (i) { return; } };",
+        "auto f = [=, &a](int* x) mutable -> void { if (i) return; i++; };",
+    ):
+        text = plain(kernel.format(function))
+        assert function in text and text.count("emu_leave()") == 1, text
+
+
 def test_a_return_that_stands_in_a_macro_is_an_early_return_too(compiler, run_kernel):
     out = torch.zeros(4, dtype=torch.int32)
     run_kernel(
@@ -220,6 +231,8 @@ def test_macros_are_defined_in_every_spelling(options, run_kernel):
     out = torch.zeros(1)
     run_kernel(KERNEL, (1,), (1,), (out,), options=options)
     assert out.item() == 3
+    with pytest.raises(CompileError, match="VALUE"):
+        run_kernel(KERNEL, (1,), (1,), (out,), options=(*options, "--undefine-macro=VALUE"))
 
 
 def test_template_instances_are_named_by_expressions(compiler, run_kernel):

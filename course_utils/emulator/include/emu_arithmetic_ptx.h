@@ -167,13 +167,19 @@ template <class A, class B> EMU_INLINE int dp4a(unsigned a, unsigned b, int c) {
 template <class A, class B> EMU_INLINE int dp2a_lo(unsigned a, unsigned b, int c) { return products2<A, B>(a, b, c, 0); }
 template <class A, class B> EMU_INLINE int dp2a_hi(unsigned a, unsigned b, int c) { return products2<A, B>(a, b, c, 2); }
 
+EMU_INLINE float counted_exp2(float x) {
+#if defined(EMU_TRACED)
+    emu_count_exponential();
+#endif
+    return exp2f(x);
+}
 #define EMU_OF_ONE(name, in_float, in_double)                                                                               \
     EMU_INLINE float name(float x) { return in_float; }                                                                     \
     EMU_INLINE double name(double x) { return in_double; }                                                                  \
     template <class F> EMU_INLINE scalar16<F> name(scalar16<F> x) { return scalar16<F>(name((float)x)); }                   \
     template <class F> EMU_INLINE pair16<F> name(pair16<F> x) { return {name(x.x), name(x.y)}; }
 EMU_OF_ONE(sqrt, sqrtf(x), ::sqrt(x)) EMU_OF_ONE(rcp, 1.0f / x, 1.0 / x) EMU_OF_ONE(rsqrt, rsqrtf(x), ::rsqrt(x))
-EMU_OF_ONE(sin, sinf(x), ::sin(x)) EMU_OF_ONE(cos, cosf(x), ::cos(x)) EMU_OF_ONE(ex2, exp2f(x), ::exp2(x))
+EMU_OF_ONE(sin, sinf(x), ::sin(x)) EMU_OF_ONE(cos, cosf(x), ::cos(x)) EMU_OF_ONE(ex2, counted_exp2(x), ::exp2(x))
 EMU_OF_ONE(lg2, log2f(x), ::log2(x)) EMU_OF_ONE(tanh, tanhf(x), ::tanh(x))
 #undef EMU_OF_ONE
 

@@ -244,17 +244,7 @@ template <class T> EMU_INLINE T integer_of16(float rounded, float given) {
     EMU_INLINE T name##_rz(from x) { return emu::rounded<T, emu::to_zero>(x); }                                             \
     EMU_INLINE T name##_rd(from x) { return emu::rounded<T, emu::down>(x); }                                                \
     EMU_INLINE T name##_ru(from x) { return emu::rounded<T, emu::up>(x); }
-#define EMU_FLOAT16_MEMORY(T)                                                                                               \
-    EMU_INLINE T __ldg(const T* p) { return *p; }                                                                           \
-    EMU_INLINE T __ldcg(const T* p) { return *p; }                                                                          \
-    EMU_INLINE T __ldca(const T* p) { return *p; }                                                                          \
-    EMU_INLINE T __ldcs(const T* p) { return *p; }                                                                          \
-    EMU_INLINE T __ldlu(const T* p) { return *p; }                                                                          \
-    EMU_INLINE T __ldcv(const T* p) { return *p; }                                                                          \
-    EMU_INLINE void __stwb(T* p, T value) { *p = value; }                                                                   \
-    EMU_INLINE void __stcg(T* p, T value) { *p = value; }                                                                   \
-    EMU_INLINE void __stcs(T* p, T value) { *p = value; }                                                                   \
-    EMU_INLINE void __stwt(T* p, T value) { *p = value; }                                                                   \
+#define EMU_FLOAT16_ATOMIC(T)                                                                                               \
     EMU_INLINE T atomicAdd(T* address, T value) {                                                                           \
         EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);                                                                    \
         return emu::read_modify_write(address, [value](T old) -> T { return old + value; });                                \
@@ -324,4 +314,4 @@ template <class T> EMU_INLINE T integer_of16(float rounded, float given) {
     EMU_INLINE T2 __lows2##pair(T2 a, T2 b) { return {a.x, b.x}; }                                                          \
     EMU_INLINE T2 __highs2##pair(T2 a, T2 b) { return {a.y, b.y}; }                                                         \
     EMU_INLINE T2 __lowhigh2highlow(T2 a) { return {a.y, a.x}; }                                                            \
-    EMU_FLOAT16_MEMORY(T) EMU_FLOAT16_MEMORY(T2)
+    EMU_FLOAT16_ATOMIC(T) EMU_FLOAT16_ATOMIC(T2)

@@ -147,17 +147,6 @@ EMU_INLINE void cp_async_commit_group() { emu_copy_commit(); }
 EMU_INLINE void cp_async_wait_group(unsigned in_flight) { copy_wait(in_flight); }
 EMU_INLINE void cp_async_wait_all() { emu_copy_commit(); copy_wait(0); }
 
-EMU_INLINE void ex2(float& result, float x) {
-#if defined(EMU_TRACED)
-    emu_count_exponential();
-#endif
-    result = exp2f(x);
-}
-EMU_INLINE void lg2(float& result, float x) { result = log2f(x); }
-EMU_INLINE void rcp(float& result, float x) { result = 1.0f / x; }
-EMU_INLINE void rsqrt(float& result, float x) { result = 1.0f / sqrtf(x); }
-EMU_INLINE void tanh(float& result, float x) { result = tanhf(x); }
-
 // movmatrix.sync.aligned.m8n8.trans.b16: a matrix that lies in a register of each lane, transposed.
 struct movmatrix_lanes : emu_collective {
     unsigned given, result;

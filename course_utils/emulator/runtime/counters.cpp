@@ -177,8 +177,9 @@ static void count_request(Tracer& t, const LogEntry& e, const Request& q) {
     } else {
         c->sectors += e.access == Access::copy_read ? count_copied_sectors(q) : count_sectors(q, e.access == Access::atomic);
         c->ideal_sectors += (q.count * bytes + 31) / 32;
+        const emu_operation operation = operation_of(e);
         for (unsigned i = 0; i < q.count; i++)
-            touch(t, q.space[i] - 1u, q.address[i], bytes, e.access != Access::write, !is_read(e.access));
+            touch(t, q.space[i] - 1u, q.address[i], bytes, operation != EMU_STORE, operation != EMU_LOAD);
     }
 }
 
@@ -344,11 +345,13 @@ void emu_merge_counters(Tracer& t) {
     pthread_mutex_unlock(&merge_lock);
 }
 
-void emu_prepare_touched(const emu_tracing* tracing) {
+void emu_prepare_touched(const emu_launch* launch) {
+    const emu_tracing* tracing = launch->tracing;
     for (uint64_t i = 0; i < tracing->array_count; i++) {
         void* p = mmap(nullptr, tracing->arrays[i].bytes / 4 + 2, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        touched[i] = p == MAP_FAILED ? nullptr : (uint8_t*)p;
+        if (p == MAP_FAILED) emu_fail_to_start(launch, "memory for the profiler");
+        touched[i] = (uint8_t*)p;
     }
 }
 

@@ -1,4 +1,4 @@
-// One kernel launch, as the Python side describes it. Mirrored field by field in ../launch.py.
+// One kernel launch, as the Python side describes it. Mirrored field by field in ../launcher.py.
 #pragma once
 #include "report.h"
 

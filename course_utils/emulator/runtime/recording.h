@@ -1,9 +1,9 @@
-// What the recording of one block leaves: what its warps did, in the order in which they did it. Mirrored in ../recorder.py,
+// What the recording of one block leaves: what its warps did, in the order in which they did it. Mirrored in ../raw_recording.py,
 // field by field. Most of it stays untouched, and takes no memory.
 #pragma once
 #include "abi.h"
 
-// As `ops` in ../recording.py has them.
+// As `OPS` in ../recorded.py has them.
 enum emu_op : uint32_t {
     EMU_OP_READ, EMU_OP_WRITE, EMU_OP_ATOMIC,
     EMU_OP_COPY_READ, EMU_OP_COPY_WRITE,   // by who copies: a thread's cp.async, the copy engine, or a tensor core (reads only)

@@ -287,7 +287,7 @@ static void install_handlers() {
 
     for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
         memcpy(launch->globals[i].address, launch->global_values + at, launch->globals[i].bytes);
-    if (launch->tracing && launch->tracing->profile) emu_prepare_touched(launch->tracing);
+    if (launch->tracing && launch->tracing->profile) emu_prepare_touched(launch);
     if (launch->tracing && launch->tracing->recording) emu_prepare_recording(launch->tracing);
     next_cluster = 0;
     const unsigned cluster_size = launch->cluster.x * launch->cluster.y * launch->cluster.z;
