@@ -368,14 +368,13 @@ def build_kernels(
     headers: dict[str, str],
     options: list[str],
     name: str,
-    build: Build = Build.PLAIN,
-    runtime: Path | None = None,
+    build: Build,
+    runtime: Path,
 ) -> Path:
-    """The shared library of a translated kernel file. runtime: what it calls, None: the one by the same compiler.
+    """The shared library of a translated kernel file. runtime: what it calls.
 
     Raises HostRefusal with the compiler's log.
     """
-    runtime = runtime or build_runtime(compiler)
     of_prelude = [*_kernel_flags(compiler, build), *(option for option in options if option == FOR_HOPPER)]
     for_compiler, definitions = _definitions(options)
     flags = [*_kernel_flags(compiler, build), *for_compiler]

@@ -16,11 +16,7 @@ from elftools.elf.elffile import ELFFile
 from course_utils.emulator.library_tables import full_names, kept
 
 FRAME_REGISTERS = {"EM_X86_64": 6, "EM_AARCH64": 29}  # rbp and x29, as DWARF numbers them
-CALL_FRAME_ADDRESS, FRAME_OFFSET, REGISTER_OFFSET = (
-    0x9C,
-    0x91,
-    0x70,
-)  # of DWARF's operations: DW_OP_call_frame_cfa and so on
+FRAME_OFFSET, REGISTER_OFFSET = 0x91, 0x70  # DWARF's DW_OP_fbreg and DW_OP_breg0
 NAMES_OF_STRUCTS = {"__half": "half", "__nv_bfloat16": "bfloat16", "__nv_fp8_e4m3": "float8_e4m3"}
 STRUCTS = ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
 MOST_BYTES = 4096  # of a variable that is recorded

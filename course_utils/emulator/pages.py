@@ -16,6 +16,7 @@ from pygments.lexers import CudaLexer
 from pygments.style import Style
 from pygments.token import Comment, Keyword
 
+from course_utils.emulator.counters import FIGURES
 from course_utils.emulator.profiler import (
     ASYNC_HEADING,
     AsyncRow,
@@ -419,8 +420,7 @@ def _merge(rows: Iterable[CounterRow]) -> list[CounterRow]:
 
 
 def _add(a: CounterRow, b: CounterRow) -> CounterRow:
-    figures = ("requests", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts", "bank_conflicts", "bytes")
-    return replace(a, **{name: getattr(a, name) + getattr(b, name) for name in figures})
+    return replace(a, **{name: getattr(a, name) + getattr(b, name) for name in FIGURES})
 
 
 def _remark(row: CounterRow) -> tuple[str, bool]:

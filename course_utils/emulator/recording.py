@@ -163,10 +163,10 @@ class Recording:
         return self.steps if step is None else _number("step", step, self.steps + 1, "None, or a number")
 
 
-def _number(name: str, value: object, end: int, takes: str, *, first: int = 0) -> int:
-    """An argument that is an integer from `first` on and below `end`; TypeError or ValueError for another one."""
+def _number(name: str, value: object, end: int, takes: str) -> int:
+    """An argument that is an integer from 0 on and below `end`; TypeError or ValueError for another one."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} takes {takes} from {first} to {end - 1}, got {value!r}")
-    if not first <= value < end:
-        raise ValueError(f"{name} takes {takes} from {first} to {end - 1}, got {value}")
+        raise TypeError(f"{name} takes {takes} from 0 to {end - 1}, got {value!r}")
+    if not 0 <= value < end:
+        raise ValueError(f"{name} takes {takes} from 0 to {end - 1}, got {value}")
     return int(value)
