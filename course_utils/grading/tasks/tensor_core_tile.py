@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -13,9 +11,9 @@ import torch
 from torch import Tensor
 
 from course_utils import costs
-from course_utils.grading import names
 from course_utils.grading.draws import between
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
+from course_utils.grading.mistakes import read_mistakes
 
 TILE = 16  # queries, keys, and columns of a step
 A_BYTES, B_BYTES = TILE * TILE * 2, TILE * TILE * 2  # of the fragments of a step; B for both halves of the keys
@@ -134,169 +132,6 @@ def experiments(generator: torch.Generator) -> list[Case]:
     ]
 
 
-# ---------------------------------------------------------------------------------------------- known mistakes
-
-LANE = torch.arange(32)
-G, T = LANE // 4, LANE % 4
-Place = tuple[Tensor, Tensor]  # row and column, for each lane
-# Register e of A, or of B for half n of the keys, and which of its two numbers (h) -> the place in the tile of Q or K
-OfA = Callable[[int, int], Place]
-OfB = Callable[[int, int, int], Place]
-OfD = Callable[[int], Place]  # register e of D -> the place in a half of the tile of S
-
-
-def of_a(e: int, h: int) -> Place:
-    """Where the hardware takes number h of a[e] to come from."""
-    return G + e % 2 * 8, 2 * T + e // 2 * 8 + h
-
-
-def of_b(e: int, h: int, n: int) -> Place:
-    """Row and column of K's tile for number h of b[n][e]: column and row of B."""
-    return 8 * n + G, 2 * T + e * 8 + h
-
-
-def of_d(e: int) -> Place:
-    """Where d[e] belongs."""
-    return G + e // 2 * 8, 2 * T + e % 2
-
-
-@dataclass(frozen=True)
-class Way:
-    """How a kernel works; as it stands, the right one.
-
-    a, b, d: where the numbers of the registers come from, and where they go. of_Q, of_K: the first column of a step,
-    from that of the right kernel. counts: of (step, steps), whether the step's products count. halves: the halves of
-    the keys that are multiplied. turned: the tile of S is stored by keys. then: what becomes of S. of_head_0: the
-    inputs that every head reads of head 0.
-    """
-
-    a: OfA = of_a
-    b: OfB = of_b
-    d: OfD = of_d
-    of_Q: Callable[[int], int] = lambda k: k
-    of_K: Callable[[int], int] = lambda k: k
-    counts: Callable[[int, int], bool] = lambda step, steps: True
-    halves: tuple[int, ...] = (0, 1)
-    turned: bool = False
-    then: Callable[[Tensor, int], Tensor] = lambda S, head_dim: S
-    of_head_0: str = ""
-
-
-def _taken(right: Callable[[int, int], Place], way: Callable[[int, int], Place], registers: int) -> Place:
-    """For each place of a fragment, as the hardware knows it, the place of the number that stands in it."""
-    row, column = torch.empty(TILE, TILE, dtype=torch.int64), torch.empty(TILE, TILE, dtype=torch.int64)
-    for e in range(registers):
-        for h in range(2):
-            at = right(e, h)
-            row[at], column[at] = way(e, h)
-    return row, column
-
-
-def _scores(case: Case, way: Way) -> dict[str, Tensor] | None:
-    """S as tensor_core_tile.cu computes it, in float64. None where a fragment leaves the tile."""
-    (heads, query_length, head_dim), key_length = case.inputs["Q"].shape, case.inputs["K"].shape[1]
-    tiles = {}
-    for name, x in case.inputs.items():
-        of_head = x[:1].expand_as(x) if name in way.of_head_0 else x
-        padded = torch.nn.functional.pad(of_head.double(), (0, 0, 0, -x.shape[1] % TILE))
-        tiles[name] = padded.unflatten(1, (-1, TILE))
-    rows_a, columns_a = _taken(of_a, way.a, 4)
-    S = torch.zeros(heads, tiles["Q"].shape[1], tiles["K"].shape[1], TILE, TILE, dtype=torch.float64)
-    for n in way.halves:
-        # B is a piece of Kᵀ: what is a row here, of 8 in each half, is a column of B
-        rows_b, columns_b = _taken(partial(of_b, n=n), partial(way.b, n=n), 2)
-        rows_b, columns_b = rows_b[8 * n : 8 * n + 8], columns_b[8 * n : 8 * n + 8]
-        product = torch.zeros(*S.shape[:3], TILE, 8, dtype=torch.float64)
-        for k in range(0, head_dim, TILE):
-            in_Q, in_K = way.of_Q(k) + columns_a, way.of_K(k) + columns_b
-            if max(int(in_Q.max()), int(in_K.max())) >= head_dim:
-                return None
-            A, B = tiles["Q"][:, :, rows_a, in_Q], tiles["K"][:, :, rows_b, in_K]
-            if way.counts(k // TILE, head_dim // TILE):
-                product += torch.einsum("bimk,bjnk->bijmn", A, B)
-        half = torch.zeros_like(product)
-        for e in range(4):
-            row, column = way.d(e)
-            at = of_d(e)
-            half[..., row, column] = product[..., at[0], at[1]]
-        S[..., 8 * n : 8 * n + 8] = half
-    if way.turned:
-        S = S.mT
-    S = S.transpose(2, 3).flatten(3).flatten(1, 2)[:, :query_length, :key_length]
-    return {"S": way.then(S, head_dim)}
-
-
-def _mistake(name: str, detail: str, read_again: str, *ways: Mapping[str, Any]) -> tuple[Mistake, ...]:
-    """One mistake, in each of the ways in which a kernel may make it: fields of `Way`."""
-    diagnosis = Diagnosis(name, detail, read_again)
-    return tuple(Mistake(diagnosis, partial(_scores, way=Way(**way))) for way in ways)
-
-
-_A = "a[0]: row g, columns 2t and 2t + 1; a[1]: row g + 8; a[2] and a[3]: the same rows, 8 columns further on"
-_B = "b[0]: column g of B, which is row g of K's tile, at 2t and 2t + 1; b[1]: 8 further on"
-_D = "d[0], d[1]: row g, columns 2t and 2t + 1; d[2], d[3]: row g + 8"
-_HEAD = "each head has rows of its own"
-_STEP = "step k takes the columns k … k + 15, of Q and of K"
-
-MISTAKES = (
-    *_mistake("rows g and g + 8 are swapped, in A or in D", f"{_A}. {_D}", _FRAGMENTS,
-              {"a": lambda e, h: of_a(e ^ 1, h)}),
-    *_mistake("a[1] and a[2] are swapped", _A, _FRAGMENTS, {"a": lambda e, h: of_a((e % 2) * 2 + e // 2, h)}),
-    *_mistake("the first and the last 8 columns of a step are swapped, in A or in B", f"{_A}. {_B}", _FRAGMENTS,
-              {"a": lambda e, h: of_a(e ^ 2, h)}),
-    *_mistake("A has row g twice", _A, _FRAGMENTS, {"a": lambda e, h: of_a(e & 2, h)}),
-    *_mistake("A has columns 2t and 2t + 1 twice", _A, _FRAGMENTS, {"a": lambda e, h: of_a(e & 1, h)}),
-    *_mistake("A is made of rows 2g and 2g + 1", _A, _FRAGMENTS,
-              {"a": lambda e, h: (2 * G + e % 2, 2 * T + e // 2 * 8 + h)}),
-    *_mistake("A has the columns 4t … 4t + 3", f"{_A}. In B they stand otherwise", _FRAGMENTS,
-              {"a": lambda e, h: (G + e % 2 * 8, 4 * T + e // 2 * 2 + h)}),
-    *_mistake("the two numbers of a register are swapped, in A or in B", "the first of a pair is in the lower half",
-              _FRAGMENTS, {"a": lambda e, h: of_a(e, 1 - h)}),
-    *_mistake("A is read transposed", _A, _FRAGMENTS, {"a": lambda e, h: of_a(e, h)[::-1]}),
-    *_mistake("B has rows 2t and 2t + 1 twice", _B, _FRAGMENTS, {"b": lambda e, h, n: of_b(0, h, n)}),
-    *_mistake("B has the rows 4t … 4t + 3", f"{_B}. In A they stand otherwise", _FRAGMENTS,
-              {"b": lambda e, h, n: (8 * n + G, 4 * T + e * 2 + h)}),
-    *_mistake(
-        "B is read transposed",
-        "S = Q Kᵀ, and B is a piece of Kᵀ: its columns are rows of K's tile, as they lie in memory",
-        _FRAGMENTS,
-        {"b": lambda e, h, n: (2 * T + e * 8 + h, 8 * n + G)},
-        {"b": lambda e, h, n: (2 * T + e * 8 + h, G)},
-    ),
-    *_mistake("both halves take keys 0 to 7", "b[1] and S_d[1] belong to the keys 8 to 15 of the tile", _SPEC,
-              {"b": lambda e, h, n: of_b(e, h, 0)}),
-    *_mistake("the halves of the keys are swapped", "b[n] and S_d[n] belong to the keys 8 n … 8 n + 7", _SPEC,
-              {"b": lambda e, h, n: of_b(e, h, 1 - n)}),
-    *_mistake("d[1] and d[2] are swapped", _D, _FRAGMENTS, {"d": lambda e: of_d(e % 2 * 2 + e // 2)}),
-    *_mistake("columns 2t and 2t + 1 of D are swapped", _D, _FRAGMENTS, {"d": lambda e: of_d(e ^ 1)}),
-    *_mistake("D has the columns t and t + 4", f"{_D}: neighbours, not t and t + 4", _FRAGMENTS,
-              {"d": lambda e: (G + e // 2 * 8, T + e % 2 * 4)}),
-    *_mistake("D is made of rows 2g and 2g + 1", _D, _FRAGMENTS, {"d": lambda e: (2 * G + e // 2, 2 * T + e % 2)}),
-    *_mistake("the tile of S is stored transposed", "a row of D is a query, a column a key", _SPEC, {"turned": True}),
-    *_mistake("every step takes the first 16 columns", _STEP, _SPEC, {"of_Q": lambda k: 0, "of_K": lambda k: 0}),
-    *_mistake("every step takes the first 16 columns of Q", _STEP, _SPEC, {"of_Q": lambda k: 0}),
-    *_mistake("every step takes the first 16 columns of K", _STEP, _SPEC, {"of_K": lambda k: 0}),
-    *_mistake(
-        "the sums start anew with each step",
-        "mma.sync adds to what is in d: S_d is 0 before the first step, and never again",
-        _SPEC,
-        {"counts": lambda step, steps: step == steps - 1},
-    ),
-    *_mistake("only the first step counts", "D / 16 steps add up", _SPEC, {"counts": lambda step, steps: step == 0}),
-    *_mistake("the last step is left out", "D / 16 steps add up", _SPEC,
-              {"counts": lambda step, steps: step < steps - 1 or steps == 1}),
-    *_mistake("the keys 8 to 15 of a tile stay 0", "two products in each step: S_d[0] and S_d[1]", _SPEC,
-              {"halves": (0,)}),
-    *_mistake("S is rounded to fp16", "the tensor core adds up in fp32, and S is fp32", _FRAGMENTS,
-              {"then": lambda S, head_dim: S.half().double()}),
-    *_mistake("S is multiplied by 1/√d", "here S = Q Kᵀ, without a scale", _SPEC,
-              {"then": lambda S, head_dim: S / math.sqrt(head_dim)}),
-    *_mistake(names.HEAD_ZERO_READ, _HEAD, _SPEC, {"of_head_0": "QK"}),
-    *_mistake(names.HEAD_ZERO_OF_Q, _HEAD, _SPEC, {"of_head_0": "Q"}),
-    *_mistake(names.HEAD_ZERO_OF_K, _HEAD, _SPEC, {"of_head_0": "K"}),
-)  # fmt: skip
-
-
 # ---------------------------------------------------------------------------------------------- questions
 
 _LENGTH, _HEAD_DIM = 4096, 128
@@ -344,7 +179,7 @@ EXERCISE = Exercise(
     parts=PARTS,
     kernels=("tensor_core_tile",),
     cases=cases,
-    mistakes=MISTAKES,
+    mistakes=read_mistakes("03_flash_attention_v2/tensor_core_tile"),
     experiments=experiments,
     questions=QUESTIONS,
     cells=("answers",),
