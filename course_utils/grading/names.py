@@ -54,10 +54,6 @@ LSE_IS_M = "LSE is the maximum"
 LSE_BASE_2 = "LSE is in base 2"
 LSE_EMPTY_ROW = "LSE of a row without keys is not −∞"
 
-# The merge of partial results
-AVERAGED = "the partial outputs are averaged instead of weighted"
-MERGED_LSE_LACKS_MAXIMUM = "the merged LSE lacks the maximum"
-
 # What the sanitizer finds, where the exercise has no name of its own for it
 NOT_ALL_ARRIVE = "not all threads come to a barrier or shuffle"
 DIFFERENT_BARRIERS = "threads of a block wait at different barriers"
