@@ -21,8 +21,6 @@ SCALE_TWICE = "the scale is applied twice"
 SCALE_NOT_THE_ARGUMENT = "the scale is taken to be 1/√d, not the argument"
 FIRST_32_COLUMNS = "only the first 32 columns of Q and K are multiplied"
 LAST_COLUMN_LEFT_OUT = "the last column of Q and K is left out"
-WHOLE_PIECES_ONLY = "only whole pieces of 32 columns are multiplied"
-LAST_PIECE_ONLY = "only the last piece of d counts"
 
 # Which keys a query sees
 MASK_MISSING = "the causal mask is missing"
