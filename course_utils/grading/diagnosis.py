@@ -101,15 +101,15 @@ def explanations(
     """The known mistakes that explain the open cases, by case: the first of them is named, the others explain as much.
 
     All mistakes are tried on the first open case, and what is left of them on the others; then again on the next case
-    that is still open. Where no mistake explains the first case of a part, only those that are simulated are tried on
-    its others: the variants of a kernel take a launch for each.
+    that is still open. Where no mistake explains the first case of a part that could tell one, only those that are
+    simulated are tried on its others: the variants of a kernel take a launch for each.
     right: cases in which none of the mistakes may show.
     """
     found: dict[int, list[Mistake]] = {}
     unknown_parts: set[str] = set()
     for first in open_cases:
         case, outcome = pairs[first]
-        if first in found or not case.names:
+        if first in found or not case.names or not _tells(case, outcome):
             continue
         tried = [one for one in exercise.mistakes if one.variant is None or case.part not in unknown_parts]
         candidates = matches.among(tried, case, outcome)
@@ -415,6 +415,11 @@ def _shows(mistake: Mistake, case: Case) -> bool:
         return bool(case.given[mistake]) and wrong_values(case, case.given[mistake]) is not None
     simulated = _simulated(mistake, case)
     return any(not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items())
+
+
+def _tells(case: Case, outcome: Outcome) -> bool:
+    """Whether a known mistake could be told by these outputs."""
+    return any(_is_evidence(outcome.outputs[name]) for name in _judged(case))
 
 
 def _simulated(mistake: Mistake, case: Case) -> dict[str, Tensor]:

@@ -21,8 +21,6 @@ SCALE_TWICE = "the scale is applied twice"
 SCALE_NOT_THE_ARGUMENT = "the scale is taken to be 1/√d, not the argument"
 FIRST_32_COLUMNS = "only the first 32 columns of Q and K are multiplied"
 LAST_COLUMN_LEFT_OUT = "the last column of Q and K is left out"
-WHOLE_PIECES_ONLY = "only whole pieces of 32 columns are multiplied"
-LAST_PIECE_ONLY = "only the last piece of d counts"
 
 # Which keys a query sees
 MASK_MISSING = "the causal mask is missing"
@@ -53,10 +51,6 @@ LSE_LACKS_LOG = "LSE lacks the logarithm"
 LSE_IS_M = "LSE is the maximum"
 LSE_BASE_2 = "LSE is in base 2"
 LSE_EMPTY_ROW = "LSE of a row without keys is not −∞"
-
-# The merge of partial results
-AVERAGED = "the partial outputs are averaged instead of weighted"
-MERGED_LSE_LACKS_MAXIMUM = "the merged LSE lacks the maximum"
 
 # What the sanitizer finds, where the exercise has no name of its own for it
 NOT_ALL_ARRIVE = "not all threads come to a barrier or shuffle"

@@ -15,23 +15,8 @@ from course_utils.grading.counters import counters_only, loaded_again, scattered
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
-from course_utils.grading.names import (
-    BATCH_ZERO_READ,
-    FIRST_32_COLUMNS,
-    HEAD_ZERO_READ,
-    HIDDEN_IS_ZERO,
-    LAST_PIECE_ONLY,
-    MASK_MISSING,
-    MASK_TOP_LEFT,
-    NEXT_KEY_SEEN,
-    OWN_KEY_HIDDEN,
-    PIECE_NEVER_WRITTEN,
-    SCALE_MISSING,
-    SCALE_NOT_THE_ARGUMENT,
-    SCALE_TWICE,
-    SHIFT_WRONG_SIGN,
-    WHOLE_PIECES_ONLY,
-)
+from course_utils.grading.mistakes import read_mistakes
+from course_utils.grading.names import PIECE_NEVER_WRITTEN
 from course_utils.grading.seen import first_of, places, wrong_columns
 
 TILE, SECTOR = 32, 32  # queries and keys of a block's tile; bytes
@@ -42,23 +27,21 @@ CUT_OFF = "where tiles are cut off"
 LARGE = 1000  # a hidden score below its negative is meant to be −∞
 ROUNDED = 0.005  # how far scores may be off, relative to the largest, that were kept with 8 bits or more
 ADDRESSES = "01 Attention basics, section 5, 'Which addresses does a warp touch?'"
-SCALE = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
 MASK = "01 Attention basics, section 10, 'The causal mask, and a model without it'"
-UNEQUAL = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
 SCORES = "01 Attention basics, section 4, 'Scores, one thread each'"
 TILES = "00 Memory and tools, section 7, 'A tile in shared memory'"
 
 
-def scores(query: Tensor, key: Tensor, scale: float, is_causal: bool, *, shift: int | None = None) -> Tensor:
+def scores(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor:
     """S [B, H, L_q, L_k] in float64 of query [B, L_q, H, d] and key [B, L_k, H, d].
 
-    With `is_causal`, key j is masked for query i if j > i + shift, by default L_k − L_q.
+    With `is_causal`, key j is masked for query i if j > i + L_k − L_q.
     """
     S = scale * torch.einsum("bihd,bjhd->bhij", query.double(), key.double())
     if not is_causal:
         return S
     i, j = torch.arange(query.shape[1])[:, None], torch.arange(key.shape[1])
-    return S.masked_fill(j > i + (key.shape[1] - query.shape[1] if shift is None else shift), -torch.inf)
+    return S.masked_fill(j > i + key.shape[1] - query.shape[1], -torch.inf)
 
 
 def _case(
@@ -100,7 +83,7 @@ def _case(
         launches=(launch,),
         inputs={"Q": query, "K": key},
         outputs={"S": Output(expected=scores(query, key, scale, is_causal), kind="values", axes=AXES)},
-        facts={"scale": scale, "is_causal": is_causal, "one_column": one_column},
+        facts={"one_column": one_column},
         must_be_clean=True,
         explain=explain,
         review=review,
@@ -210,80 +193,7 @@ def review_reuse(case: Case, outcome: Outcome) -> Diagnosis | None:
     return loaded_again(outcome, tiled, AT_MOST, TILES)
 
 
-# ---------------------------------------------------------------------------------------------- known mistakes
-
-Change = Callable[[Tensor, Tensor, float, bool], Tensor | None]  # Q, K, scale, is_causal -> S with a mistake in it
-
-
-def _mistake(name: str, detail: str, read_again: str, change: Change) -> Mistake:
-    def simulate(case: Case) -> Mapping[str, Tensor] | None:
-        S = change(case.inputs["Q"], case.inputs["K"], float(case.facts["scale"]), bool(case.facts["is_causal"]))
-        return None if S is None else {"S": S}
-
-    return Mistake(Diagnosis(name, detail, read_again), simulate)
-
-
-def _mask_value(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
-    return scores(query, key, scale, False).masked_fill(~_kept(query, key), 0) if is_causal else None
-
-
-def _kept(query: Tensor, key: Tensor) -> Tensor:
-    i, j = torch.arange(query.shape[1])[:, None], torch.arange(key.shape[1])
-    return j <= i + key.shape[1] - query.shape[1]
-
-
-def _rows_side_by_side(x: Tensor) -> Tensor:
-    """x [B, L, H, d] as one sees it who takes rows to be d floats apart."""
-    B, L, H, d = x.shape
-    return x.as_strided((B, L, H, d), (L * H * d, d, d, 1))
-
-
-def _heads_first(x: Tensor) -> Tensor:
-    """x [B, L, H, d] as one sees it who takes it for [B, H, L, d]."""
-    B, L, H, d = x.shape
-    return x.reshape(B, H, L, d).transpose(1, 2)
-
-
-def _past_the_end_of_d(x: Tensor) -> Tensor:
-    """x with the columns behind d that a last piece of 32 reads: those of the next head, then zeros."""
-    B, L, H, d = x.shape
-    columns = ceil_div(d, TILE) * TILE
-    flat = torch.cat([x.flatten(), x.new_zeros(columns)])
-    return flat.as_strided((B, L, H, columns), (L * H * d, H * d, d, 1))
-
-
-def _last_piece(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor:
-    first = (query.shape[-1] - 1) // TILE * TILE
-    return scores(query[..., first:], key[..., first:], scale, is_causal)
-
-
-def _whole_pieces(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
-    end = query.shape[-1] // TILE * TILE
-    return scores(query[..., :end], key[..., :end], scale, is_causal) if end else None
-
-
-def _without_last_piece(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor:
-    end = (query.shape[-1] - 1) // TILE * TILE
-    return scores(query[..., :end], key[..., :end], scale, is_causal)
-
-
-def _first_columns(query: Tensor, key: Tensor, scale: float, is_causal: bool, *, most: int) -> Tensor | None:
-    return scores(query[..., :most], key[..., :most], scale, is_causal) if query.shape[-1] > most else None
-
-
-def _batch_of_queries(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
-    """K's sequences L_q tokens apart. What lies past its end is not known."""
-    B, L_k, H, d = key.shape
-    L_q = query.shape[1]
-    if L_q > L_k:
-        return None
-    return scores(query, key.as_strided(key.shape, (L_q * H * d, H * d, d, 1)), scale, is_causal)
-
-
-def _past_hidden(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
-    i, j = torch.arange(query.shape[1])[:, None], torch.arange(key.shape[1])
-    past = j < i + key.shape[1] - query.shape[1]
-    return scores(query, key, scale, False).masked_fill(past, -torch.inf) if is_causal else None
+# ---------------------------------------------------------------------------------------- a mistake without one result
 
 
 def _places_by_queries(case: Case) -> Tensor:
@@ -294,7 +204,7 @@ def _places_by_queries(case: Case) -> Tensor:
 
 
 def _rows_by_queries(case: Case) -> Mapping[str, Tensor] | None:
-    """One of the results: the element that comes last has the place."""
+    """One of the results. Several elements go to one place, and any of them may come last."""
     right, places = case.outputs["S"].expected, _places_by_queries(case)
     if right.shape[2] == right.shape[3]:
         return None
@@ -314,192 +224,14 @@ def _has_rows_by_queries(case: Case, outputs: Mapping[str, Tensor]) -> bool:
     return bool(torch.equal(one_of_them, written) and still_blank(outputs["S"]).flatten()[~written].all())
 
 
-def _transposed(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor:
-    S = scores(query, key, scale, is_causal)
-    return S.mT.reshape(S.shape)
-
-
-MISTAKES = (
-    _mistake(
-        SCALE_MISSING,
-        "S is Q Kᵀ.",
-        SCALE,
-        lambda q, k, s, c: scores(q, k, 1.0, c),
-    ),
-    _mistake(
-        SCALE_TWICE,
-        "S is scale² · Q Kᵀ: one multiplication is enough.",
-        SCALE,
-        lambda q, k, s, c: scores(q, k, s * s, c),
-    ),
-    _mistake(
-        SCALE_NOT_THE_ARGUMENT,
-        "S is Q Kᵀ / √d. The caller may want another scale, and says so.",
-        SCALE,
-        lambda q, k, s, c: scores(q, k, q.shape[-1] ** -0.5, c),
-    ),
-    _mistake(
-        "the scores are divided by √d besides",
-        "The scale is the argument; nothing else is to be divided.",
-        SCALE,
-        lambda q, k, s, c: scores(q, k, s * q.shape[-1] ** -0.5, c),
-    ),
-    _mistake(
-        FIRST_32_COLUMNS,
-        "Each score is the dot product of the first piece; the loop over pieces of d does not go on.",
+ROWS_BY_QUERIES = Mistake(
+    Diagnosis(
+        "the rows of S are taken to be L_q apart",
+        "A row of S has L_k scores: (i, j) belongs at i · L_k + j.",
         SCORES,
-        lambda q, k, s, c: scores(q[..., :TILE], k[..., :TILE], s, c) if q.shape[-1] > TILE else None,
     ),
-    _mistake(
-        f"{FIRST_32_COLUMNS} where there is a mask",
-        "Without the mask, the loop over pieces of d goes on to the end; with it, it must as well.",
-        SCORES,
-        lambda q, k, s, c: scores(q[..., :TILE], k[..., :TILE], s, c) if c and q.shape[-1] > TILE else None,
-    ),
-    *(
-        _mistake(
-            f"only the first {most} columns of a long row are multiplied",
-            "d may be any number: no array in registers or shared memory limits it. Go on in pieces of 32 columns.",
-            SCORES,
-            partial(_first_columns, most=most),
-        )
-        for most in (128, 192, 256, 320, 384)
-    ),
-    _mistake(
-        WHOLE_PIECES_ONLY,
-        "The last columns, fewer than 32, are left out: the loop must go on while c0 < d.",
-        SCORES,
-        _whole_pieces,
-    ),
-    _mistake(
-        "the last piece of d is left out, whole or not",
-        "d columns are ceil(d / 32) pieces: the last one begins below d.",
-        SCORES,
-        _without_last_piece,
-    ),
-    _mistake(
-        LAST_PIECE_ONLY,
-        "The sum starts afresh with each piece of 32 columns; it belongs before the loop.",
-        SCORES,
-        lambda q, k, s, c: _last_piece(q, k, s, c) if q.shape[-1] > TILE else None,
-    ),
-    _mistake(
-        "the columns past d are multiplied too",
-        "d is no multiple of 32 here. The last piece of a row goes on into the next head or token: zeros belong there.",
-        SCORES,
-        lambda q, k, s, c: scores(_past_the_end_of_d(q), _past_the_end_of_d(k), s, c) if q.shape[-1] % TILE else None,
-    ),
-    _mistake(
-        "rows are taken to be d floats apart",
-        "In [B, L, H, d] the next token's row begins H · d floats further on.",
-        SCORES,
-        lambda q, k, s, c: scores(_rows_side_by_side(q), _rows_side_by_side(k), s, c),
-    ),
-    _mistake(
-        "Q and K are read as [B, H, L, d]",
-        "They are [B, L, H, d]: the heads of one token lie side by side.",
-        SCORES,
-        lambda q, k, s, c: scores(_heads_first(q), _heads_first(k), s, c),
-    ),
-    _mistake(
-        HEAD_ZERO_READ,
-        "Head h of a token begins h · d floats further on.",
-        SCORES,
-        lambda q, k, s, c: scores(q[:, :, :1].expand_as(q), k[:, :, :1].expand_as(k), s, c),
-    ),
-    _mistake(
-        BATCH_ZERO_READ,
-        "Sequence b begins b · L · H · d floats further on.",
-        SCORES,
-        lambda q, k, s, c: scores(q[:1].expand_as(q), k[:1].expand_as(k), s, c),
-    ),
-    _mistake(
-        f"{HEAD_ZERO_READ} of K",
-        "Head h of a token begins h · d floats further on, in K as in Q.",
-        SCORES,
-        lambda q, k, s, c: scores(q, k[:, :, :1].expand_as(k), s, c),
-    ),
-    _mistake(
-        f"{HEAD_ZERO_READ} of Q",
-        "Head h of a token begins h · d floats further on, in Q as in K.",
-        SCORES,
-        lambda q, k, s, c: scores(q[:, :, :1].expand_as(q), k, s, c),
-    ),
-    _mistake(
-        "every sequence of the batch reads the first one's keys",
-        "Sequence b of K begins b · L_k · H · d floats further on.",
-        SCORES,
-        lambda q, k, s, c: scores(q, k[:1].expand_as(k), s, c),
-    ),
-    _mistake(
-        "the sequences of K are taken to be L_q tokens apart",
-        "K has L_k tokens per sequence; Q has L_q.",
-        SCORES,
-        _batch_of_queries,
-    ),
-    Mistake(
-        Diagnosis(
-            "the rows of S are taken to be L_q apart",
-            "A row of S has L_k scores: (i, j) belongs at i · L_k + j.",
-            SCORES,
-        ),
-        _rows_by_queries,
-        _has_rows_by_queries,
-    ),
-    _mistake(
-        "S is stored transposed",
-        "Element (i, j) belongs at i · L_k + j.",
-        SCORES,
-        _transposed,
-    ),
-    _mistake(
-        MASK_MISSING,
-        "With is_causal, a key j > i + L_k − L_q gets −∞.",
-        MASK,
-        lambda q, k, s, c: scores(q, k, s, False) if c else None,
-    ),
-    _mistake(
-        MASK_TOP_LEFT,
-        "It keeps j ≤ i. The last query must see every key: j ≤ i + L_k − L_q.",
-        UNEQUAL,
-        lambda q, k, s, c: scores(q, k, s, c, shift=0) if c else None,
-    ),
-    _mistake(
-        SHIFT_WRONG_SIGN,
-        "It keeps j ≤ i + L_q − L_k. The last query, i = L_q − 1, must see every key.",
-        UNEQUAL,
-        lambda q, k, s, c: scores(q, k, s, c, shift=q.shape[1] - k.shape[1]) if c else None,
-    ),
-    _mistake(
-        "the mask hides the past, not the future",
-        "It masks j < i + L_k − L_q; what comes after the query is to be hidden.",
-        MASK,
-        _past_hidden,
-    ),
-    _mistake(
-        "the mask hides keys without is_causal, too",
-        "Where is_causal is 0, every query sees every key.",
-        MASK,
-        lambda q, k, s, c: None if c else scores(q, k, s, True),
-    ),
-    _mistake(
-        OWN_KEY_HIDDEN,
-        "It masks j ≥ i + L_k − L_q; the diagonal stays.",
-        MASK,
-        lambda q, k, s, c: scores(q, k, s, c, shift=k.shape[1] - q.shape[1] - 1) if c else None,
-    ),
-    _mistake(
-        NEXT_KEY_SEEN,
-        "It keeps j ≤ i + L_k − L_q + 1.",
-        MASK,
-        lambda q, k, s, c: scores(q, k, s, c, shift=k.shape[1] - q.shape[1] + 1) if c else None,
-    ),
-    _mistake(
-        HIDDEN_IS_ZERO,
-        "A score of 0 is a score like any other: exp(0) = 1, so the softmax would give the key a weight.",
-        MASK,
-        _mask_value,
-    ),
+    simulate=_rows_by_queries,
+    shows_in=_has_rows_by_queries,
 )
 
 FINDINGS = {
@@ -576,7 +308,7 @@ EXERCISE = Exercise(
         Part("reuse", 2, "A number that was loaded serves 32 scores"),
     ),
     cases=cases,
-    mistakes=MISTAKES,
+    mistakes=(*read_mistakes("01_attention_basics/coalesced_scores"), ROWS_BY_QUERIES),
     findings=FINDINGS,
     questions=QUESTIONS,
     cells=("answers",),

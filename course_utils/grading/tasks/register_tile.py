@@ -8,21 +8,13 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from course_utils.costs import ceil_div
 from course_utils.grading.counters import FLOATS, bank_conflicts, counters_only, loaded_again, scattered, sectors
 from course_utils.grading.draws import between
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
-from course_utils.grading.names import (
-    FIRST_32_COLUMNS,
-    LAST_PIECE_ONLY,
-    SCALE_MISSING,
-    SCALE_NOT_THE_ARGUMENT,
-    SCALE_TWICE,
-    WHOLE_PIECES_ONLY,
-)
+from course_utils.grading.mistakes import read_mistakes
 from course_utils.grading.seen import first_of, places, wrong_columns
 
 TILE, PIECE, SIDE, WARP = 64, 32, 8, 32  # queries and keys of a block; columns at a time; threads of a side; lanes
@@ -33,15 +25,9 @@ AT_MOST = 1.1  # times the sectors that tiles take which are loaded once
 AXES = ("head", "query", "key")
 CUT_OFF = "where tiles are cut off"
 REGISTERS = "02 FlashAttention, minimal, section 9, 'From plain to fast: register tiles'"
-SCALE = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
 TILES = "00 Memory and tools, section 7, 'A tile in shared memory'"
 COALESCING = "00 Memory and tools, section 6, 'Coalescing: neighbours read neighbours'"
 CONFLICTS = "00 Memory and tools, section 8, 'Bank conflicts'"
-
-
-def scores(Q: Tensor, K: Tensor, scale: float) -> Tensor:
-    """S [heads, L_q, L_k] in float64 of Q [heads, L_q, d] and K [heads, L_k, d]."""
-    return scale * Q.double() @ K.double().mT
 
 
 def _case(
@@ -70,8 +56,8 @@ def _case(
         name=f"heads={heads} L_q={L_q} L_k={L_k} d={d}{', a key for each column' * one_column}",
         launches=(launch,),
         inputs={"Q": Q, "K": K},
-        outputs={"S": Output(expected=scores(Q, K, scale), axes=AXES)},
-        facts={"scale": scale, "one_column": one_column},
+        outputs={"S": Output(expected=scale * Q.double() @ K.double().mT, axes=AXES)},
+        facts={"one_column": one_column},
         must_be_clean=True,
         explain=explain,
         review=review,
@@ -207,150 +193,6 @@ def review_loads_again(case: Case, outcome: Outcome) -> Diagnosis | None:
     return loaded_again(outcome, _tiles(case) * 2 * TILE * case.inputs["Q"].shape[-1] // FLOATS, AT_MOST, TILES)
 
 
-# ---------------------------------------------------------------------------------------------- known mistakes
-
-Change = Callable[[Tensor, Tensor, float], Tensor | None]  # Q, K, scale -> S with a mistake in it
-
-
-def _mistake(name: str, detail: str, read_again: str, change: Change) -> Mistake:
-    def simulate(case: Case) -> Mapping[str, Tensor] | None:
-        S = change(case.inputs["Q"], case.inputs["K"], float(case.facts["scale"]))
-        return None if S is None else {"S": S}
-
-    return Mistake(Diagnosis(name, detail, read_again), simulate)
-
-
-def _whole_pieces(Q: Tensor, K: Tensor, scale: float) -> Tensor:
-    end = Q.shape[-1] // PIECE * PIECE
-    return scores(Q[..., :end], K[..., :end], scale)
-
-
-def _last_piece(Q: Tensor, K: Tensor, scale: float) -> Tensor:
-    first = (Q.shape[-1] - 1) // PIECE * PIECE
-    return scores(Q[..., first:], K[..., first:], scale)
-
-
-def _scaled_with_each_piece(Q: Tensor, K: Tensor, scale: float) -> Tensor:
-    """The sums are multiplied by the scale at the end of each piece, those of earlier pieces again."""
-    S = torch.zeros(Q.shape[0], Q.shape[1], K.shape[1], dtype=torch.float64)
-    for q, k in zip(Q.split(PIECE, -1), K.split(PIECE, -1), strict=True):
-        S = scale * (S + scores(q, k, 1.0))
-    return S
-
-
-def _in_tiles(change: Callable[[Tensor], Tensor]) -> Change:
-    """The right scores, with each tile `[ty or row of 8, 8, tx or column of 8, 8]` changed.
-
-    A position p of a tile is a · 8 + b in dimensions a, b. Past the ends the scores are 0, as the zeros there give.
-    """
-
-    def changed(Q: Tensor, K: Tensor, scale: float) -> Tensor:
-        heads, L_q, L_k = len(Q), Q.shape[1], K.shape[1]
-        rows, columns = ceil_div(L_q, TILE), ceil_div(L_k, TILE)
-        S = pad(scores(Q, K, scale), (0, columns * TILE - L_k, 0, rows * TILE - L_q))
-        tiles = S.reshape(heads, rows, TILE, columns, TILE).transpose(2, 3)
-        done = change(tiles.reshape(heads, rows, columns, SIDE, SIDE, SIDE, SIDE))
-        S = done.reshape(heads, rows, columns, TILE, TILE).transpose(2, 3).reshape(S.shape)
-        return S[:, :L_q, :L_k].contiguous()
-
-    return changed
-
-
-SHARED_OUT = (
-    "In the product a thread has the rows 8 · t, 8 · t + 1, …, and in the store t, t + 8, …, or the other way round. "
-    "Both must take the same."
-)
-ONE_FOR_ALL = "The thread has eight of them, and reads one: t + 8 · r must change with r."
-
-MISTAKES = (
-    _mistake(SCALE_MISSING, "S is Q Kᵀ.", SCALE, lambda q, k, s: scores(q, k, 1.0)),
-    _mistake(SCALE_TWICE, "S is scale² · Q Kᵀ.", SCALE, lambda q, k, s: scores(q, k, s * s)),
-    _mistake(
-        SCALE_NOT_THE_ARGUMENT,
-        "S is Q Kᵀ / √d. The caller may want another scale, and says so.",
-        SCALE,
-        lambda q, k, s: scores(q, k, q.shape[-1] ** -0.5),
-    ),
-    _mistake(
-        "the sums are scaled once more with each piece of d",
-        "The scale stands within the loop over pieces: the products of the first piece take it again and again.",
-        REGISTERS,
-        _scaled_with_each_piece,
-    ),
-    _mistake(
-        FIRST_32_COLUMNS,
-        "Each score is the dot product of the first piece; the loop over pieces of d does not go on.",
-        REGISTERS,
-        lambda q, k, s: scores(q[..., :PIECE], k[..., :PIECE], s),
-    ),
-    _mistake(
-        LAST_PIECE_ONLY,
-        "The sums start afresh with each piece of 32 columns: they belong before the loop, and take +=.",
-        REGISTERS,
-        _last_piece,
-    ),
-    _mistake(
-        WHOLE_PIECES_ONLY,
-        "The last columns, fewer than 32, are left out: the loop must go on while c0 < d.",
-        REGISTERS,
-        _whole_pieces,
-    ),
-    _mistake(
-        "only the first number of each float4 is multiplied",
-        "A float4 has four columns: x, y, z and w, each with its own partner.",
-        REGISTERS,
-        lambda q, k, s: scores(q[..., ::4], k[..., ::4], s),
-    ),
-    _mistake(
-        "a thread's sums for its keys are added up in one",
-        "There must be a sum for each query and each key of the thread: sum[r][c].",
-        REGISTERS,
-        _in_tiles(lambda tile: tile.sum(dim=5, keepdim=True).expand_as(tile)),
-    ),
-    _mistake(
-        "a thread's sums for its queries are added up in one",
-        "There must be a sum for each query and each key of the thread: sum[r][c].",
-        REGISTERS,
-        _in_tiles(lambda tile: tile.sum(dim=3, keepdim=True).expand_as(tile)),
-    ),
-    _mistake(
-        "all queries of a thread have the scores of its first one",
-        ONE_FOR_ALL,
-        REGISTERS,
-        _in_tiles(lambda tile: tile[:, :, :, :1].expand_as(tile)),
-    ),
-    _mistake(
-        "all keys of a thread have the scores of its first one",
-        ONE_FOR_ALL,
-        REGISTERS,
-        _in_tiles(lambda tile: tile[:, :, :, :, :, :1].expand_as(tile)),
-    ),
-    _mistake(
-        "the queries are shared out one way in the product, another way in the store",
-        SHARED_OUT,
-        REGISTERS,
-        _in_tiles(lambda tile: tile.transpose(3, 4)),
-    ),
-    _mistake(
-        "the keys are shared out one way in the product, another way in the store",
-        SHARED_OUT,
-        REGISTERS,
-        _in_tiles(lambda tile: tile.transpose(5, 6)),
-    ),
-    _mistake(
-        "queries and keys are shared out one way in the product, another way in the store",
-        SHARED_OUT,
-        REGISTERS,
-        _in_tiles(lambda tile: tile.transpose(3, 4).transpose(5, 6)),
-    ),
-    _mistake(
-        "threadIdx.x and threadIdx.y change places between product and store",
-        "Who takes tx for the keys of the product must store to the columns of tx.",
-        REGISTERS,
-        _in_tiles(lambda tile: tile.transpose(4, 6)),
-    ),
-)
-
 # ---------------------------------------------------------------------------------------------- figures to predict
 
 
@@ -417,7 +259,7 @@ EXERCISE = Exercise(
         Part("traffic", 2, "Global memory by neighbours, and each tile once"),
     ),
     cases=cases,
-    mistakes=MISTAKES,
+    mistakes=read_mistakes("02_flash_attention_minimal/register_tile"),
     questions=QUESTIONS,
     cells=("answers",),
 )
