@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -13,35 +13,16 @@ from torch import Tensor
 from course_utils import checks, reference
 from course_utils.costs import ceil_div, least_bytes
 from course_utils.grading.draws import between
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part, Question
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part, Question
 from course_utils.grading.job import still_blank
-from course_utils.grading.names import (
-    BATCH_ZERO_READ,
-    DIFFERENT_BARRIERS,
-    HEAD_ZERO_READ,
-    L_NOT_RESCALED,
-    LAST_KEY_LEFT_OUT,
-    LAST_TILE_LEFT_OUT,
-    MAXIMUM_FROM_FINITE,
-    MAXIMUM_FROM_ZERO,
-    MAXIMUM_OF_THE_TILE,
-    NEITHER_RESCALED,
-    NEVER_WRITTEN,
-    NO_MAXIMUM,
-    NOT_DIVIDED,
-    O_NOT_RESCALED,
-    SCALE_MISSING,
-    SCALE_NOT_THE_ARGUMENT,
-    SCALE_TWICE,
-    TAIL_COUNTS,
-)
+from course_utils.grading.mistakes import read_mistakes
+from course_utils.grading.names import DIFFERENT_BARRIERS, NEVER_WRITTEN
 from course_utils.grading.seen import one_hot_values, places, weights_in, wrong_weights
 
 TILE = D = 64  # keys of a tile; columns
 AXES = ("sequence", "head", "query", "column")
 LOG2_E = math.log2(math.e)
 SANITIZER = "02 FlashAttention, minimal, section 12, 'Mistakes that only a sanitizer shows'"
-NUMBERS = "02 FlashAttention, minimal, section 2, 'Two numbers'"
 ALGORITHM = "02 FlashAttention, minimal, section 3, 'The tiled algorithm'"
 
 
@@ -99,7 +80,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         case("tail", 1, 1, drawn(33, 62)),
         case("tail", 1, 1, drawn(2, 31), "offset on V"),
         _one_hot("together", generator, drawn(193, 250)),
-        _far_below("together", generator, drawn(65, 120)),
+        _far_from_zero("together", generator, drawn(65, 120)),
         case("together", 2, 3, drawn(65, 120), "overflowing exp"),
         case("together", 1, 1, drawn(1030, 1080), "the largest score last"),
         case("together", 2, drawn(2, 3), 1),
@@ -126,17 +107,24 @@ def _one_hot(part: str, generator: torch.Generator, L_k: int) -> Case:
     )
 
 
-def _far_below(part: str, generator: torch.Generator, L_k: int) -> Case:
-    """Usual scores; about -20,000; and as low as can be where scores are turned to base 2.
+def _far_from_zero(part: str, generator: torch.Generator, L_k: int) -> Case:
+    """Usual scores; the first 100, the others usual; about -20,000; and as low as can be where scores are turned to
+    base 2.
 
     The last two are exact in fp32 whatever the order of the products.
     """
-    query, key, value = (torch.randn(1, 3, length, D, generator=generator) for length in (1, L_k, L_k))
-    query[:, 0] *= 0.25
-    query[:, 1:] = torch.eye(1, D)
-    key[:, 1, :, 0] = -20_000 + torch.randint(64, (L_k,), generator=generator) / 16
-    key[:, 2, :, 0] = -1e36 * between(generator, 220, 235)
-    return _case(part, "scores far below 0", (query, key, value), 1.0)
+    query, key, value = (torch.randn(1, 4, length, D, generator=generator) for length in (1, L_k, L_k))
+    query[:, :2] *= 0.25
+    key[:, 1, :1] = 100 * query[:, 1] / query[:, 1].square().sum()
+    query[:, 2:] = torch.eye(1, D)
+    key[:, 2, :, 0] = -20_000 + torch.randint(64, (L_k,), generator=generator) / 16
+    key[:, 3, :, 0] = -1e36 * between(generator, 220, 235)
+    return _case(part, "scores far from 0", (query, key, value), 1.0)
+
+
+def _missing(L_k: int) -> int:
+    """Rows of the last tile that are no keys."""
+    return ceil_div(L_k, TILE) * TILE - L_k
 
 
 def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -173,204 +161,9 @@ def _first_keys_only(case: Case, out: Tensor) -> Diagnosis | None:
     return Diagnosis(f"keys {first} and later have no weight", "O is what the keys before them give", ALGORITHM)
 
 
-# ---------------------------------------------------------------------------------------------- known mistakes
-
-Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]  # K, V [B, H, L_k, D] -> as the mistake sees them
-Loop = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # Q, K, V, scale -> O with a mistake in it
-
-
-def _mistake(name: str, detail: str, change: Change) -> Mistake:
-    def simulate(case: Case) -> Mapping[str, Tensor] | None:
-        changed = change(case.inputs["K"].double(), case.inputs["V"].double())
-        if changed is None:
-            return None
-        return {"O": reference.attention(case.inputs["Q"].double(), *changed, scale=case.facts["scale"])}
-
-    return Mistake(Diagnosis(name, detail, ALGORITHM), simulate)
-
-
-def _in_loop(name: str, detail: str, read_again: str, loop: Loop) -> Mistake:
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        query, key, value = (case.inputs[name] for name in "QKV")
-        return {"O": loop(query, key, value, float(case.facts["scale"]))}
-
-    return Mistake(Diagnosis(name, detail, read_again), simulate)
-
-
-def _online(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: float,
-    *,
-    first: float = -torch.inf,
-    takes: str = "running",
-    rescales: str = "lO",
-    divides: bool = True,
-) -> Tensor:
-    """The loop over tiles in fp32, so that exp overflows where a kernel's does. first: what m starts at.
-
-    takes: which maximum is subtracted, "running", "tile" or "none". rescales: which of l and O are.
-    """
-    m = torch.full((*query.shape[:3], 1), first)
-    total, out = torch.zeros_like(m), torch.zeros_like(query)
-    for j0 in range(0, key.shape[2], TILE):
-        S = query @ key[:, :, j0 : j0 + TILE].mT * scale
-        of_tile = S.amax(dim=-1, keepdim=True)
-        new = {"running": m.maximum(of_tile), "tile": of_tile, "none": torch.zeros_like(m)}[takes]
-        P = torch.exp(S - new)
-        factor = torch.exp(m - new) if takes != "none" else torch.ones_like(m)
-        total = (total * factor if "l" in rescales else total) + P.sum(dim=-1, keepdim=True)
-        out = (out * factor if "O" in rescales else out) + P @ value[:, :, j0 : j0 + TILE]
-        m = new
-    return out / total if divides else out
-
-
-def _scaled(factor: Callable[[float], float]) -> Loop:
-    """Attention with another scale."""
-
-    def loop(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        return reference.attention(query.double(), key.double(), value.double(), scale=factor(scale))
-
-    return loop
-
-
-def _first_of(axis: int) -> Change:
-    """Every index of this axis reads the first one."""
-
-    def change(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-        if key.shape[axis] == 1:
-            return None
-        return tuple(x.narrow(axis, 0, 1).expand_as(x) for x in (key, value))
-
-    return change
-
-
-def _missing(L_k: int) -> int:
-    """Rows of the last tile that are no keys."""
-    return ceil_div(L_k, TILE) * TILE - L_k
-
-
-def _zeros_behind(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    rows = _missing(key.shape[2])
-    return tuple(torch.nn.functional.pad(x, (0, 0, 0, rows)) for x in (key, value)) if rows else None
-
-
-def _one_zero_behind(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    rows = _missing(key.shape[2]) > 0
-    return tuple(torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (key, value)) if rows else None
-
-
-def _last_again(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    rows = _missing(key.shape[2])
-    return tuple(torch.cat([x, x[:, :, -1:].expand(-1, -1, rows, -1)], dim=2) for x in (key, value)) if rows else None
-
-
-def _without_last_key(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    L_k = key.shape[2]
-    return (key[:, :, :-1], value[:, :, :-1]) if L_k > 1 else None
-
-
-def _without_last_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    L_k = key.shape[2]
-    rows = [j for j in range(L_k - 1) if (j + 1) % TILE]
-    return (key[:, :, rows], value[:, :, rows]) if rows else None
-
-
-def _whole_tiles(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    L_k = key.shape[2]
-    whole = L_k // TILE * TILE
-    return (key[:, :, :whole], value[:, :, :whole]) if 0 < whole < L_k else None
-
-
-def _first_tile(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
-    return (key[:, :, :TILE], value[:, :, :TILE]) if key.shape[2] > TILE else None
-
-
-MISTAKES = (
-    _mistake(
-        TAIL_COUNTS,
-        "They were filled with zeros, but a score of 0 has the weight exp(0 − m). A row that is no key gets −∞.",
-        _zeros_behind,
-    ),
-    _mistake(
-        "one row past L_k counts as a key with score 0",
-        "The number of keys of the last tile is one too large somewhere: row L_k − j0 is no key any more.",
-        _one_zero_behind,
-    ),
-    _mistake(
-        "the last key counts more than once",
-        "A row past L_k was replaced by the last key. Its address is safe now, but its weight must be 0.",
-        _last_again,
-    ),
-    _mistake(
-        LAST_KEY_LEFT_OUT,
-        "The last tile has L_k − j0 keys, and not one less.",
-        _without_last_key,
-    ),
-    _mistake(
-        "the last key of each tile is left out",
-        "A tile has B_C keys, the last one L_k − j0, and not one less.",
-        _without_last_keys,
-    ),
-    _mistake(
-        LAST_TILE_LEFT_OUT,
-        "The loop must go on while j0 < L_k.",
-        _whole_tiles,
-    ),
-    _mistake(
-        "only the first tile counts",
-        "The loop must go on while j0 < L_k, and no thread may leave before its end.",
-        _first_tile,
-    ),
-    _mistake(HEAD_ZERO_READ, "Head h of K and V begins h · L_k · 64 floats further on.", _first_of(1)),
-    _mistake(BATCH_ZERO_READ, "Sequence b of K and V begins b · H · L_k · 64 floats further on.", _first_of(0)),
-    _in_loop(SCALE_MISSING, "The scores are q · k.", ALGORITHM, _scaled(lambda scale: 1.0)),
-    _in_loop(SCALE_TWICE, "The scores are scale² · q · k.", ALGORITHM, _scaled(lambda scale: scale * scale)),
-    _in_loop(
-        SCALE_NOT_THE_ARGUMENT,
-        "The scores are q · k / 8. The caller may want another scale, and says so.",
-        ALGORITHM,
-        _scaled(lambda scale: D**-0.5),
-    ),
-    _in_loop(
-        NOT_DIVIDED, "What is stored is the sum of the weighted values.", NUMBERS, partial(_online, divides=False)
-    ),
-    _in_loop(NO_MAXIMUM, "exp of a large score is more than fp32 holds.", NUMBERS, partial(_online, takes="none")),
-    _in_loop(
-        MAXIMUM_FROM_ZERO,
-        "Where all scores are far below 0, all weights become 0, and so does their sum.",
-        NUMBERS,
-        partial(_online, first=0.0),
-    ),
-    _in_loop(
-        MAXIMUM_FROM_FINITE,
-        "A row of scores below it has nothing but weights of 0. No number is below all scores but −∞.",
-        NUMBERS,
-        partial(_online, first=-1e9),
-    ),
-    _in_loop(
-        MAXIMUM_OF_THE_TILE,
-        "What was added before is multiplied by exp(m − m_new), which is large where m falls.",
-        NUMBERS,
-        partial(_online, takes="tile"),
-    ),
-    _in_loop(L_NOT_RESCALED, "l belongs to the old maximum until it is.", NUMBERS, partial(_online, rescales="O")),
-    _in_loop(O_NOT_RESCALED, "O belongs to the old maximum until it is.", NUMBERS, partial(_online, rescales="l")),
-    _in_loop(
-        NEITHER_RESCALED, "Both belong to the old maximum until they are.", NUMBERS, partial(_online, rescales="")
-    ),
-)
-
 FINDINGS = {
-    "synccheck": Diagnosis(
-        DIFFERENT_BARRIERS,
-        read_again=SANITIZER,
-    ),
-    "initcheck": Diagnosis(
-        NEVER_WRITTEN,
-        read_again=SANITIZER,
-    ),
+    "synccheck": Diagnosis(DIFFERENT_BARRIERS, read_again=SANITIZER),
+    "initcheck": Diagnosis(NEVER_WRITTEN, read_again=SANITIZER),
 }
 
 # ---------------------------------------------------------------------------------------------- figures to predict
@@ -435,7 +228,7 @@ EXERCISE = Exercise(
         Part("together", 4, "Heads, long and ragged, large logits"),
     ),
     cases=cases,
-    mistakes=MISTAKES,
+    mistakes=read_mistakes("02_flash_attention_minimal/mend_the_race"),
     experiments=experiments,
     findings=FINDINGS,
     questions=QUESTIONS,
