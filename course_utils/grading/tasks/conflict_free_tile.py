@@ -14,9 +14,10 @@ from course_utils.costs import ceil_div
 from course_utils.grading.counters import FLOATS, bank_conflicts, counters_only, scattered, sectors
 from course_utils.grading.diagnosis import READING_A_FINDING, wrong_values
 from course_utils.grading.draws import between
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
-from course_utils.grading.names import DIFFERENT_BARRIERS, HEAD_ZERO_READ, NEVER_WRITTEN
+from course_utils.grading.mistakes import read_mistakes
+from course_utils.grading.names import DIFFERENT_BARRIERS, NEVER_WRITTEN
 from course_utils.grading.seen import first_of, places
 
 CUT_OFF = "where tiles are cut off"
@@ -208,107 +209,9 @@ _HINTS = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- known mistakes
-
-Change = Callable[[Tensor], Tensor | None]  # in [heads, L, D] -> out [heads, D, L] with a mistake in it
-
-
-def _mistake(name: str, detail: str, read_again: str, change: Change) -> Mistake:
-    def simulate(case: Case) -> Mapping[str, Tensor] | None:
-        out = change(case.inputs["in"])
-        return None if out is None else {"out": out}
-
-    return Mistake(Diagnosis(name, detail, read_again), simulate)
-
-
-def _tilewise(change: Callable[[Tensor], Tensor]) -> Change:
-    """The right transposition, with each tile [r, c] changed beforehand. Only where all tiles are whole."""
-
-    def changed(x: Tensor) -> Tensor | None:
-        heads, length, width = x.shape
-        if length % TILE or width % TILE:
-            return None
-        tiles = x.reshape(heads, length // TILE, TILE, width // TILE, TILE).transpose(2, 3)
-        return change(tiles).transpose(2, 3).reshape(x.shape).mT.contiguous()
-
-    return changed
-
-
-def _columns_taken(column: Callable[[Tensor, Tensor], Tensor]) -> Change:
-    """Row r of a tile has, in the place of its column c, what lies in column(r, c)."""
-    r, c = torch.arange(TILE)[:, None], torch.arange(TILE)[None, :]
-    return _tilewise(lambda tiles: tiles[..., r, column(r, c)])
-
-
-def _rows_of_L(x: Tensor) -> Tensor | None:
-    """in[h, r, c] looked for at r · L + c. What lies past the end of `in` is not known."""
-    heads, length, width = x.shape
-    if length >= width:
-        return None
-    return x.as_strided((heads, length, width), (length * width, length, 1)).mT
-
-
-def _not_moved(x: Tensor) -> Tensor | None:
-    """Each tile is turned but stays where it was. In a matrix that is not square it would not even land inside."""
-    heads, length, width = x.shape
-    if length != width or length % TILE or length == TILE:
-        return None
-    tiles = x.reshape(heads, length // TILE, TILE, width // TILE, TILE)
-    return tiles.transpose(2, 4).reshape(x.shape)
-
-
-MISTAKES = (
-    _mistake(
-        "the tile is not turned: a row is written out as a row",
-        "A warp loads a row of the tile. What it writes to out must be a column of it: tile[tx][...].",
-        TILES,
-        _tilewise(lambda tiles: tiles.mT),
-    ),
-    _mistake(
-        "the tiles are turned but stay where they were",
-        "The tile at (top, left) of in belongs at (left, top) of out.",
-        TILES,
-        _not_moved,
-    ),
-    _mistake(
-        "the XOR stands on one side only",
-        "Element (r, c) is written to one column of the tile and looked for in another: both take c ^ r.",
-        CONFLICTS,
-        _columns_taken(lambda r, c: c ^ r),
-    ),
-    _mistake(
-        "the XOR is made with threadIdx.y instead of the row",
-        "A thread that moves four rows has one threadIdx.y, and reads elements of other rows than it wrote: take the "
-        "row of the element, on both sides.",
-        CONFLICTS,
-        _columns_taken(lambda r, c: c ^ (c % 8) ^ (r % 8)),
-    ),
-    _mistake(
-        "the numbers are copied as they lie, not turned",
-        "Element (r, c) of in belongs at row c, column r of out: the output's rows are the input's columns.",
-        TILES,
-        lambda x: x.reshape(x.shape[0], x.shape[2], x.shape[1]),
-    ),
-    _mistake(
-        "a row of `in` is taken to be L numbers long",
-        "Row r of in begins r · D numbers further on; a row of out has L.",
-        TILES,
-        _rows_of_L,
-    ),
-    _mistake(
-        HEAD_ZERO_READ,
-        "Head h begins h · L · D numbers further on, in in and in out.",
-        HEADS,
-        lambda x: x[:1].mT.expand(x.shape[0], -1, -1) if x.shape[0] > 1 else None,
-    ),
-)
-
 FINDINGS = {
     "initcheck": Diagnosis(NEVER_WRITTEN, read_again=TILES),
-    "synccheck": Diagnosis(
-        DIFFERENT_BARRIERS,
-        read_again=READING_A_FINDING,
-    ),
+    "synccheck": Diagnosis(DIFFERENT_BARRIERS, read_again=READING_A_FINDING),
 }
 
 # ---------------------------------------------------------------------------------------------- figures to predict
@@ -374,7 +277,7 @@ EXERCISE = Exercise(
         Part("conflicts", 4, "No bank conflicts in the tile"),
     ),
     cases=cases,
-    mistakes=MISTAKES,
+    mistakes=read_mistakes("00_start_here/conflict_free_tile"),
     findings=FINDINGS,
     questions=QUESTIONS,
     cells=("answers",),
