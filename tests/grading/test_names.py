@@ -6,8 +6,8 @@ from course_utils.grading import names
 from course_utils.grading.release import ROOT
 
 SHARED = {value: constant for constant, value in vars(names).items() if constant.isupper()}
-ROOMS = [path for room in ("grading", "puzzles") for path in (ROOT / "course_utils" / room).rglob("*.py")]
-CODE = {path.name: path.read_text() for path in ROOMS if path.name != "names.py"}
+FOLDERS = [ROOT / "course_utils" / folder for folder in ("grading/tasks", "puzzles")]
+CODE = {path.name: path.read_text() for folder in FOLDERS for path in folder.glob("*.py")}
 
 
 def test_a_shared_name_is_in_use_and_nothing_spells_it_out():
