@@ -34,7 +34,7 @@ class GraderError(RuntimeError):
 
 @dataclass
 class Python:
-    """What the Python cells gave: answers, tensors, or why there are none."""
+    """The results of the Python cells: answers, tensors, and the errors of those that failed."""
 
     answers: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -76,8 +76,10 @@ class Children:
         while True:
             end = Outcome()
             for _ in range(MOST_CHILDREN):
-                if self._runs() or self.cells:
-                    end = self._in_a_child(self._runs(), self.device)
+                runs = self._runs()
+                if not runs and not self.cells:
+                    break
+                end = self._in_a_child(runs, self.device)
             if self.device == "cuda":
                 self._without_gpu(end)
             not_run = replace(end, error=f"not run, since the process was ended before: {end.error}")

@@ -26,3 +26,4 @@ __device__ inline dim3 block_of_solution() {
 #define blockIdx block_of_solution()
 #define gridDim grid_of_solution()
 #define WRONG(hook, right, wrong) (variant.pulls(hook) ? (wrong) : (right))
+#define NEG_INF __int_as_float(0xff800000)

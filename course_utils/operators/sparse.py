@@ -178,13 +178,12 @@ def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask]
     """The launches for a call, from the cache of its pattern or block lists; a mask that is given call by call has
     none."""
     owner = registered(pattern)
+    key = direction, differentiable, call
     if isinstance(owner, Pattern):
-        cache, mask = owner.cache, lambda: mask_of(owner, call, differentiable)
-    elif isinstance(owner.mask, ListMask):
-        cache, mask = owner.mask.lists.cache, lambda: owner.mask
-    else:
-        return make(owner.mask)
-    return cache.get((direction, differentiable, call), lambda: make(mask()), call.device)
+        return owner.cache.get(key, lambda: make(mask_of(owner, call, differentiable)), call.device)
+    if isinstance(owner.mask, ListMask):
+        return owner.mask.lists.cache.get(key, lambda: make(owner.mask), call.device)
+    return make(owner.mask)
 
 
 def _flops(query: Tensor, key: Tensor, pattern: int, _: float) -> int:

@@ -1,5 +1,4 @@
 // coalesced_scores_mistakes.cuh — coalesced_scores.cu with hooks where learners err; the .toml of its name has them.
-#define NEG_INF __int_as_float(0xff800000)
 constexpr int TILE = 32, ROWS = 8, PER_THREAD = TILE / ROWS;
 
 // Where the block's head begins in Q or K. The hooks are those of one of them. L: rows from a sequence to the next.

@@ -2,7 +2,6 @@
 constexpr int B_R = 16, B_C = 32, LANES = 8, THREADS = B_R * LANES;
 constexpr int KEYS = B_C / LANES, MOST_D = 128, MOST_COLS = MOST_D / LANES;
 __constant__ int D;   // an option of the solution
-#define NEG_INF __int_as_float(0xff800000)
 
 struct Tiles { float Q[B_R][MOST_D], K[B_C][MOST_D], V[B_C][MOST_D], P[B_R][B_C]; };
 

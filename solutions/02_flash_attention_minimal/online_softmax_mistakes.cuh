@@ -1,6 +1,5 @@
 // online_softmax_mistakes.cuh — online_softmax.cu with hooks where learners err; the .toml of its name has them.
 constexpr int THREADS = 128, WARPS = THREADS / 32;
-#define NEG_INF __int_as_float(0xff800000)
 
 struct Partial { float m, l; };
 

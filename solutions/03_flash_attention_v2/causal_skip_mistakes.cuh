@@ -1,6 +1,5 @@
 // causal_skip_mistakes.cuh — causal_skip.cu with hooks where learners err; causal_skip_mistakes.toml says what they are.
 constexpr int MOST_ROWS = 48, MOST_KEYS = 40, MOST_COLUMNS = 72;   // of a tile, and columns of a thread
-#define NEG_INF __int_as_float(0xff800000)
 __constant__ int D, B_R, B_C;   // options of the solution
 
 // L_k - L_q, as the mask or the end of the loop takes it. is_right: the hook for which this one of the two is right.

@@ -1,6 +1,5 @@
 // split_kv_mistakes.cuh — split_kv.cu with hooks where learners err; split_kv_mistakes.toml says what they are.
 constexpr int MOST_D = 128, MOST_COLUMNS = MOST_D / 32;
-#define NEG_INF __int_as_float(0xff800000)
 __constant__ int D;   // an option of the solution
 
 // The row of K or V where key j of row n is looked for, inside of the array. of_row_0, packed: hooks of K, or of V.

@@ -1,7 +1,6 @@
 // custom_mask_mistakes.cuh — custom_mask.cu with hooks where learners err; custom_mask_mistakes.toml says what they are.
 constexpr int MOST_COLUMNS = 4, MOST_WARPS = 4, MOST_KEYS = 8192;
 constexpr unsigned ALL = 0xffffffff;
-#define NEG_INF __int_as_float(0xff800000)
 __constant__ int D, WARPS;   // options of the solution
 
 __device__ int list_of_row(const Variant& variant, int i, int L_q) {

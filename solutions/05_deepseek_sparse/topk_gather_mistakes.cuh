@@ -1,7 +1,6 @@
 // topk_gather_mistakes.cuh — gather_attention of topk_gather.cu with hooks where learners err; the .toml of its name has
 // them. What select_topk does wrong is read off its selection, whose order is free.
 constexpr int SOME = 256;   // places of a list that are looked at together
-#define NEG_INF __int_as_float(0xff800000)
 __constant__ int D, THREADS;   // options of the solution
 
 // The row of indices that a block reads.

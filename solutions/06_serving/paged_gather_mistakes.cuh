@@ -1,6 +1,5 @@
 // paged_gather_mistakes.cuh — paged_gather.cu with hooks where learners err; paged_gather_mistakes.toml says what they are.
 constexpr int MOST_D = 128, MOST_COLUMNS = MOST_D / 32;
-#define NEG_INF __int_as_float(0xff800000)
 __constant__ int D;   // an option of the solution
 
 __device__ long long place_of(const Variant& variant, int page, int slot, int head, int page_size, int heads) {
