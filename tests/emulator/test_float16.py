@@ -146,3 +146,17 @@ def test_bits_can_be_taken_as_an_integer_and_back(run_kernel):
     a = torch.randn(256).half()
     found = elementwise(run_kernel, torch.float16, (a,), "__ushort_as_half(__half_as_ushort(a) ^ 0x8000)")
     assert torch.equal(found, -a)
+
+
+@pytest.mark.parametrize("kind", ["half", "__nv_bfloat16"])
+def test_a_loop_that_reads_16_bits_from_memory_sees_what_another_thread_writes(kind, run_kernel):
+    code = f"""#include <cuda_fp16.h>
+    #include <cuda_bf16.h>
+    extern "C" __global__ void k({kind}* flag, float* out) {{
+        if (threadIdx.x == 32) *flag = ({kind})1.0f;
+        if (threadIdx.x == 0) while ((float)__ldcv(flag) == 0) {{}}
+        out[threadIdx.x] = 1;
+    }}"""
+    flag, out = torch.zeros(1, dtype=torch.float16 if kind == "half" else torch.bfloat16), torch.zeros(64)
+    run_kernel(code, (1,), (64,), (flag, out))
+    assert flag.item() == 1 and out.sum() == 64

@@ -770,3 +770,14 @@ def test_the_reference_is_the_dense_mask():
     out, lse = reference.sparse_attention(query, key, value, pattern, return_lse=True)
     torch.testing.assert_close(out, scores.softmax(-1) @ value)
     torch.testing.assert_close(lse, scores.logsumexp(-1))
+
+
+def test_lists_given_call_by_call_are_cast_by_autocast_too(device):
+    query, key, value = (random(1, 2, 65, 64, seed=n).float().to(device) for n in range(3))
+    pattern = patterns.sliding_window(9)
+    lists, rows = pattern.block_lists(65, 65, device=device), pattern.csr(65, 65, device=device)
+    with torch.autocast(device.type, HALF):
+        by_lists, by_rows = block_sparse_attention(query, key, value, lists), csr_attention(query, key, value, *rows)
+    halves = query.half(), key.half(), value.half()
+    assert torch.equal(by_lists, block_sparse_attention(*halves, lists))
+    assert torch.equal(by_rows, csr_attention(*halves, *rows))
