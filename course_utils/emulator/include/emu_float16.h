@@ -96,7 +96,7 @@ EMU_INLINE float odd_float(double x) {
     const float near = (float)x;
     return make_odd(near, x - near);
 }
-template <class T> EMU_INLINE float odd_float(T x) {
+template <class T> EMU_INLINE auto odd_float(T x) {
     if constexpr (sizeof(T) <= 4) return odd_float((double)x);
     const bool is_negative = x < 0;
     const unsigned long long size = is_negative ? -(unsigned long long)x : (unsigned long long)x;
@@ -176,9 +176,9 @@ template <class Format> struct alignas(4) pair16 {
     friend EMU_INLINE pair16 operator--(pair16& a, int) { pair16 before = a; --a; return before; }
 };
 
-template <class F> EMU_INLINE scalar16<F> scalar_of_bits(unsigned short bits) { return raw_of<F>{bits}; }
+template <class F> EMU_INLINE auto scalar_of_bits(unsigned short bits) { return scalar16<F>(raw_of<F>{bits}); }
 enum direction { to_zero, down, up };
-template <class T, direction where, class Number> EMU_INLINE T rounded(Number number) {
+template <class T, direction where, class Number> EMU_INLINE auto rounded(Number number) {
     const float x = odd_float(number);
     T near = x;
     if (isnan(x)) return near;
@@ -186,29 +186,29 @@ template <class T, direction where, class Number> EMU_INLINE T rounded(Number nu
     near.__x += where == up ? (float)near < x : where == down ? (float)near > x : 0;
     return near;
 }
-template <class F> EMU_INLINE scalar16<F> fma16(scalar16<F> a, scalar16<F> b, scalar16<F> c) {
+template <class F> EMU_INLINE auto fma16(scalar16<F> a, scalar16<F> b, scalar16<F> c) {
     double product = (double)(float)a * (float)b, addend = (float)c, sum = product + addend, part = sum - product;
     sum = make_odd(sum, (product - (sum - part)) + (addend - part));
-    return make_odd((float)sum, sum - (float)sum);
+    return scalar16<F>(make_odd((float)sum, sum - (float)sum));
 }
 // Of two zeros the positive one is the larger. A NaN loses against a number, or wins in the functions that say so.
-template <class F> EMU_INLINE scalar16<F> larger(scalar16<F> a, scalar16<F> b) {
-    if (isnan((float)a) || isnan((float)b)) return (float)(isnan((float)a) ? b : a);
+template <class F> EMU_INLINE auto larger(scalar16<F> a, scalar16<F> b) {
+    if (isnan((float)a) || isnan((float)b)) return scalar16<F>((float)(isnan((float)a) ? b : a));
     return (float)a == (float)b ? scalar_of_bits<F>(a.__x & b.__x) : (float)a < (float)b ? b : a;
 }
-template <class F> EMU_INLINE scalar16<F> smaller(scalar16<F> a, scalar16<F> b) {
-    if (isnan((float)a) || isnan((float)b)) return (float)(isnan((float)a) ? b : a);
+template <class F> EMU_INLINE auto smaller(scalar16<F> a, scalar16<F> b) {
+    if (isnan((float)a) || isnan((float)b)) return scalar16<F>((float)(isnan((float)a) ? b : a));
     return (float)a == (float)b ? scalar_of_bits<F>(a.__x | b.__x) : (float)b < (float)a ? b : a;
 }
-template <class F> EMU_INLINE scalar16<F> nan_or(scalar16<F> a, scalar16<F> b, scalar16<F> otherwise) {
+template <class F> EMU_INLINE auto nan_or(scalar16<F> a, scalar16<F> b, scalar16<F> otherwise) {
     return isnan((float)a) || isnan((float)b) ? scalar_of_bits<F>(0x7fff) : otherwise;
 }
-template <class F> EMU_INLINE scalar16<F> saturated16(scalar16<F> x) {
-    return (float)x > 0 ? (float)x < 1 ? (float)x : 1.0f : 0.0f;
+template <class F> EMU_INLINE auto saturated16(scalar16<F> x) {
+    return scalar16<F>((float)x > 0 ? (float)x < 1 ? (float)x : 1.0f : 0.0f);
 }
-template <class F> EMU_INLINE scalar16<F> relu16(scalar16<F> x) { return nan_or(x, x, (float)x > 0 ? x : scalar16<F>(0.0f)); }
+template <class F> EMU_INLINE auto relu16(scalar16<F> x) { return nan_or(x, x, (float)x > 0 ? x : scalar16<F>(0.0f)); }
 // In 8, 16 and 32 bits there is room for 0 where there is no number, in 64 there is the first bit alone.
-template <class T> EMU_INLINE T integer_of16(float rounded, float given) {
+template <class T> EMU_INLINE auto integer_of16(float rounded, float given) {
     return sizeof(T) == 8 && isnan(given) ? (T)(1ull << 63) : to_integer<T>(rounded);
 }
 

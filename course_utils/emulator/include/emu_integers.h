@@ -31,26 +31,26 @@ EMU_INLINE unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned shift
 namespace emu {
 
 // Lane i of a word that is as many integers of type T as fit.
-template <class T> EMU_INLINE T part(unsigned word, int i) { return (T)(word >> 8 * sizeof(T) * i); }
+template <class T> EMU_INLINE auto part(unsigned word, int i) { return (T)(word >> 8 * sizeof(T) * i); }
 
-template <class T> EMU_INLINE int saturated(int x) {
+template <class T> EMU_INLINE auto saturated(int x) {
     constexpr bool is_signed = (T)-1 < (T)0;
     constexpr int bits = 8 * sizeof(T), high = is_signed ? (1 << (bits - 1)) - 1 : (1 << bits) - 1, low = is_signed ? -high - 1 : 0;
     return x < low ? low : x > high ? high : x;
 }
 EMU_INLINE int magnitude(int x) { return x < 0 ? -x : x; }
 
-template <class A, class B> EMU_INLINE int products4(unsigned a, unsigned b, int c) {
+template <class A, class B> EMU_INLINE auto products4(unsigned a, unsigned b, int c) {
     unsigned sum = (unsigned)c;
     for (int i = 0; i < 4; i++) sum += (unsigned)((int)part<A>(a, i) * (int)part<B>(b, i));
     return (int)sum;
 }
-template <class A, class B> EMU_INLINE int products2(unsigned a, unsigned b, int c, int first) {
+template <class A, class B> EMU_INLINE auto products2(unsigned a, unsigned b, int c, int first) {
     unsigned sum = (unsigned)c;
     for (int i = 0; i < 2; i++) sum += (unsigned)((int)part<A>(a, i) * (int)part<B>(b, first + i));
     return (int)sum;
 }
-template <class Vector> EMU_INLINE unsigned word_of(Vector v) {
+template <class Vector> EMU_INLINE auto word_of(Vector v) {
     static_assert(sizeof v == 4, "a vector of 32 bits");
     return bit_cast<unsigned>(v);
 }
@@ -123,13 +123,13 @@ EMU_SMALL(4, signed char, unsigned char)
 
 // The instructions of DPX: of three numbers, or of a sum and a third; `relu`: at least 0; `vib`: says which of the two it is.
 namespace emu {
-template <class T> EMU_INLINE unsigned both(unsigned a, unsigned b, unsigned c, T (*f)(T, T, T)) {
+template <class T> EMU_INLINE auto both(unsigned a, unsigned b, unsigned c, T (*f)(T, T, T)) {
     const unsigned low = (unsigned short)f(part<T>(a, 0), part<T>(b, 0), part<T>(c, 0));
     return low | (unsigned)(unsigned short)f(part<T>(a, 1), part<T>(b, 1), part<T>(c, 1)) << 16;
 }
-template <class T> EMU_INLINE T greater(T a, T b) { return a < b ? b : a; }
-template <class T> EMU_INLINE T lesser(T a, T b) { return b < a ? b : a; }
-template <class T> EMU_INLINE T sum(T a, T b) { return (T)((unsigned)a + (unsigned)b); }
+template <class T> EMU_INLINE auto greater(T a, T b) { return a < b ? b : a; }
+template <class T> EMU_INLINE auto lesser(T a, T b) { return b < a ? b : a; }
+template <class T> EMU_INLINE auto sum(T a, T b) { return (T)((unsigned)a + (unsigned)b); }
 }
 #define EMU_DPX(T, type, name, expression)                                                                                  \
     EMU_INLINE T name##type(T a, T b, T c) { return expression; }

@@ -102,11 +102,11 @@ enum class rounding_mode : int { to_nearest = 0, up = 0x400000, down = 0x800000,
 #else
 enum class rounding_mode : int { to_nearest = 0, down = 0x400, up = 0x800, to_zero = 0xc00 };
 #endif
-template <class T> EMU_INLINE void settle(T& x) { __asm__ volatile("" : "+m"(x)); }
-template <class To, class From> EMU_INLINE To converted(From x) {      // of 0, clang makes -0 on the way down
+template <class T> EMU_INLINE auto settle(T& x) { __asm__ volatile("" : "+m"(x)); }
+template <class To, class From> EMU_INLINE auto converted(From x) {      // of 0, clang makes -0 on the way down
     To y = (To)x;
     settle(y);
-    return x ? y : 0;
+    return x ? y : (To)0;
 }
 template <class Operation, class... T> EMU_INLINE auto rounded(rounding_mode how, Operation operation, T... x) {
     fesetround((int)how);
@@ -148,7 +148,7 @@ inline double emu_norm(bool inverse, int count, const double* x) {
     const emu::wide root = emu::root(sum);
     return inverse ? scalbn((double)(1 / root), -exponent) : scalbn((double)root, exponent);
 }
-template <class... T> EMU_INLINE double emu_norm_of(bool inverse, T... x) {
+template <class... T> EMU_INLINE auto emu_norm_of(bool inverse, T... x) {
     const double all[] = {x...};
     return emu_norm(inverse, (int)sizeof...(x), all);
 }
@@ -321,7 +321,7 @@ EMU_INLINE double __longlong_as_double(long long x) { return emu::bit_cast<doubl
 namespace emu {
 // A whole number as an integer, as a GPU converts it: what does not fit becomes the nearest that does. NaN becomes 0; from a
 // double, or in 64 bits, the highest bit alone.
-template <class T, class From> EMU_INLINE T to_integer(From x) {
+template <class T, class From> EMU_INLINE auto to_integer(From x) {
     constexpr bool is_signed = (T)-1 < (T)0;
     constexpr int bits = 8 * sizeof(T) - is_signed;
     const From beyond = bits == 64 ? (From)0x1p64 : (From)(1ull << bits % 64);

@@ -91,6 +91,8 @@
 #endif
 
 // Helpers of these headers vanish from the debug information, so that a line number is the learner's line.
+// A template among them returns auto: then g++ compiles its uses in these headers once, when it precompiles them. With a type
+// named it would do so at the end of every kernel.
 #if defined(__clang__)
 #define EMU_INLINE inline __attribute__((always_inline, nodebug))
 #else
@@ -119,7 +121,7 @@ void* memset(void*, int, size_t) noexcept;
 }
 
 namespace emu {
-template <class To, class From> EMU_INLINE To bit_cast(From from) {
+template <class To, class From> EMU_INLINE auto bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast between types of different size");
     To to;
     memcpy((void*)&to, &from, sizeof to);

@@ -58,7 +58,7 @@ inline unsigned take_lane(unsigned& lanes) {      // lowest set bit, removed
 }
 
 // Runs one lane's side of a collective: fills in the common part and waits for the other lanes.
-template <class Mine> EMU_INLINE void collect(Mine& mine, const char* name, unsigned mask, emu_site site) {
+template <class Mine> EMU_INLINE auto collect(Mine& mine, const char* name, unsigned mask, emu_site site) {
     mine.combine = Mine::combine_lanes;
     mine.name = name;
     mine.mask = mask;
