@@ -1,4 +1,4 @@
-"""A wrong case of a submission once more, recorded: the moment in the learner's own kernel that the grade is about."""
+"""A case of a submission once more, recorded: the moment in the learner's own kernel that the grade is about."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.cuda import KernelSource, RawModule
 from course_utils.emulator import Recording, configure, record, sanitize
+from course_utils.emulator.recorded import WRITING
 from course_utils.grading.catalog import exercise
 from course_utils.grading.diagnosis import wrong_values
-from course_utils.grading.exercise import Case
+from course_utils.grading.exercise import Case, Exercise
 from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, Run, as_run, still_blank
 from course_utils.grading.result import WRONG, Result
 from course_utils.grading.runner import arguments, copies
@@ -30,7 +32,10 @@ class Replay:
     """One block of the first wrong case of a part. `finding`: the place in `recording.findings` of what the sanitizer
     found; where it found nothing, `array` and `offset` are the first byte of the number that is furthest from right,
     `step` the last write of it, and `got` and `expected` the number and the right one. None where there is no such
-    thing."""
+    thing.
+
+    Where no case goes wrong: the first case, and of the number that its block writes first to an output, `array`,
+    `offset` and `step`."""
 
     part: str
     case: str
@@ -43,14 +48,14 @@ class Replay:
     expected: float | None = None
 
 
-def replay(submission: Submission, result: Result) -> Replay | None:
+def replay(submission: Submission, result: Result, task: Exercise | None = None) -> Replay | None:
     """Launches the submission's kernel again, on the emulator and with the inputs of that grade: the first part that
-    its kernel loses, the first case in which that shows.
+    its kernel loses, the first case in which that shows; or, where no run goes wrong, the first case.
 
-    None: nothing of the kernel is wrong, or it cannot be launched; a part is lost by what the counters say alone; or
-    the inputs come from the submission's Python cells, which run in the grader's child only.
+    task: as for `grade_submission`. None: the kernel cannot be launched, or its inputs come from the submission's
+    Python cells, which run in the grader's child only.
     """
-    task = exercise(submission.exercise)
+    task = task or exercise(submission.exercise)
     if submission.kernel is None or task.cases is None or task.collect is not None:
         return None
     source = KernelSource(submission.kernel, Path.cwd() / f"{task.name}.cu", f"{task.name}.cu")
@@ -60,7 +65,7 @@ def replay(submission: Submission, result: Result) -> Replay | None:
         for case in cases:
             if case.part == part.name and not case.reference and (found := _of_case(case, source)):
                 return replace(found, part=part.title)
-    return None
+    return next((_of_right(case, source, task) for case in cases if not case.reference), None)
 
 
 def _of_case(case: Case, source: KernelSource) -> Replay | None:
@@ -77,6 +82,22 @@ def _of_case(case: Case, source: KernelSource) -> Replay | None:
     if failed:
         return Replay("", case.name, _recorded(run, source, (0, 0, 0)))
     return _of_values(case, source, tensors) if wrong_values(case, tensors) else None
+
+
+def _of_right(case: Case, source: KernelSource, task: Exercise) -> Replay | None:
+    try:
+        recording = _recorded(as_run(0, case), source, (0, 0, 0))
+    except (CompileError, LaunchError):
+        return None
+    part = next(part.title for part in task.parts if part.name == case.part)
+    found, columns = Replay(part, case.name, recording), recording.columns
+    outputs = [n for n, array in enumerate(recording.arrays) if array.name in case.outputs]
+    writes = np.isin(columns["steps.op"], WRITING) & np.isin(columns["steps.array"], outputs)
+    if not writes.any():
+        return found
+    step = int(writes.argmax())
+    offset = int(columns["lanes.offset"][columns["steps.first"][step]])
+    return replace(found, array=int(columns["steps.array"][step]), offset=offset, step=step)
 
 
 def _of_finding(case: Case, source: KernelSource, block: Block) -> Replay:

@@ -6,6 +6,7 @@ import html
 from dataclasses import replace
 
 from course_utils.grading.grader import default_device, grade_submission
+from course_utils.grading.replay import Replay, replay
 from course_utils.grading.result import PartResult, Result
 from course_utils.grading.submission import Submission
 from course_utils.puzzles.puzzle import Puzzle
@@ -21,10 +22,17 @@ FIRST_LINE = "// below: %%puzzle"  # stands for the cell's first line, so that a
 def attempt(puzzle: Puzzle, kernel: str, *, seed: int | None = None, device: str | None = None) -> Result:
     """The grade of a kernel's text, like an exercise's file. seed, device: as for `grade_submission`; by default the
     GPU if there is one."""
-    name = f"{puzzle.task.name}.cu"
-    submission = Submission(puzzle.task.id, f"{FIRST_LINE}\n{kernel}", statuses={name: "ok"})
     task = replace(puzzle.task, place="this cell")
-    return grade_submission(submission, task=task, seed=seed, device=device or default_device())
+    return grade_submission(_submission(puzzle, kernel), task=task, seed=seed, device=device or default_device())
+
+
+def run_of(puzzle: Puzzle, kernel: str, result: Result) -> Replay | None:
+    """The run of a kernel's text that its grade is about, recorded on the emulator; as `replay`."""
+    return replay(_submission(puzzle, kernel), result, puzzle.task)
+
+
+def _submission(puzzle: Puzzle, kernel: str) -> Submission:
+    return Submission(puzzle.task.id, f"{FIRST_LINE}\n{kernel}", statuses={f"{puzzle.task.name}.cu": "ok"})
 
 
 def page(puzzle: Puzzle, result: Result) -> str:

@@ -8,7 +8,8 @@ import os
 from IPython.core.error import UsageError
 from IPython.display import HTML, display
 
-from course_utils.puzzles.attempt import attempt, page
+from course_utils.grading.result import Result
+from course_utils.puzzles.attempt import attempt, page, run_of
 from course_utils.puzzles.puzzle import Puzzle, find_puzzle, puzzle_ids
 
 PROVE = "COURSE_PROVES_PUZZLES"  # set by make test-gpu: then each puzzle's solution must be right there, too
@@ -25,9 +26,18 @@ def puzzle(line: str, cell: str) -> None:
         raise UsageError(f"Below %%puzzle {chosen.task.id} stands the kernel. As it was given:\n\n{chosen.given}")
     result = attempt(chosen, cell)
     display(HTML(page(chosen, result)))
+    if any(part.ran for part in result.parts):
+        _offer_the_run(chosen, cell, result)
     if os.environ.get(PROVE):
         solved = attempt(chosen, chosen.solved)
         assert solved.full, f"the solution of {chosen.task.id} is graded as wrong:\n{solved}"
+
+
+def _offer_the_run(puzzle: Puzzle, kernel: str, result: Result) -> None:
+    from course_utils.widgets import own_run  # a second's import, while the verdict is read
+
+    if own_run.anywidget is not None:
+        display(own_run.WatchIt(lambda: run_of(puzzle, kernel, result)))
 
 
 def with_a_body(lines: list[str]) -> list[str]:

@@ -18,16 +18,14 @@ from course_utils.grading.beside import Beside, beside
 from course_utils.grading.catalog import exercise
 from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.replay import replay
-from course_utils.grading.result import WRONG, Result
+from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.widgets.frame import HERE, anywidget, esm
-from course_utils.widgets.own_run import own_run, words_of
-from course_utils.widgets.player import without_steps
 
 if anywidget is not None:
     import traitlets
 
-    from course_utils.widgets.at_work import AtWork
+    from course_utils.widgets.own_run import WatchesRun
 
 
 class Check:
@@ -62,9 +60,9 @@ class Check:
 
     @property
     def can_be_played(self) -> bool:
-        """Whether points of the kernel are lost in a case that can be launched again."""
-        lost = any(part.status == WRONG and part.ran and not part.bonus for part in self.result.parts)
-        return lost and bool(self.exercise.kernels) and self.exercise.collect is None
+        """Whether the kernel can be launched again."""
+        ran = any(part.ran and not part.bonus for part in self.result.parts)
+        return ran and bool(self.exercise.kernels) and self.exercise.collect is None
 
     @property
     def summary(self) -> str:
@@ -118,7 +116,7 @@ def _unsaved(cell: str) -> str:
 
 if anywidget is not None:
 
-    class Panel(AtWork):
+    class Panel(WatchesRun):
         """The widget: a button, the state of the check in words, and the grade as HTML."""
 
         _esm = esm("grade_panel.js")
@@ -127,16 +125,14 @@ if anywidget is not None:
         subject = traitlets.Unicode().tag(sync=True)
         page = traitlets.Unicode().tag(sync=True)
         asked = traitlets.Int(0).tag(sync=True)
-        can_play = traitlets.Bool(False).tag(sync=True)
-        played = traitlets.Int(0).tag(sync=True)
 
         def __init__(self, checked: Check) -> None:
             subject = "my kernel" if checked.exercise.kernels else "my answers"
-            super().__init__(title=checked.exercise.title, subject=subject)
+            find = lambda: replay(checked.submission, checked.result)  # noqa: E731
+            super().__init__(find, title=checked.exercise.title, subject=subject)
             self._check = checked
             self._show()
             self.observe(self._again, "asked")
-            self.observe(self._play, "played")
 
         def _show(self) -> None:
             self.status, self.page = self._check.summary, self._check.page
@@ -147,20 +143,6 @@ if anywidget is not None:
                 self.play_below(None)
                 self._check.run()
                 self._show()
-
-        def _play(self, _: object) -> None:
-            with self.at_work("Recording your kernel: this takes a few seconds.", "Your kernel was not recorded"):
-                found = replay(self._check.submission, self._check.result)
-                self.play_below(None)
-                if found is None:
-                    self.status = "Nothing goes wrong in a run: the points are lost by what the counters say."
-                    return
-                run = found.recording
-                if not run.steps:
-                    self.status = f"Nothing to play: {without_steps(run.kernel, run.index, run.failure)}"
-                    return
-                self.play_below(own_run(found))
-                self.status = words_of(found)
 
         def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
             live, metadata = super()._repr_mimebundle_()

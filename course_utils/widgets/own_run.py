@@ -1,15 +1,19 @@
-"""The launch player on a learner's own kernel, opened at the moment that the grade is about."""
+"""The launch player on a learner's own kernel, opened at the moment that the grade is about: the button *Watch it run*
+of an exercise's check and of a puzzle's verdict."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from course_utils.grading.replay import Replay
-from course_utils.widgets.player import Player
+from course_utils.widgets.frame import HERE, anywidget, esm
+from course_utils.widgets.player import Player, without_steps
 
 
 def own_run(found: Replay) -> Player:
     """Opens at the finding, with both parties, or at the last write of a wrong number, with that number chosen; where
-    nobody writes it, at the last step; where there is no such number, at the first step, or at the last one of a launch
-    that stopped."""
+    nobody writes it, at the last step; where no number is wrong, at the first write of an output. Where there is no
+    such number, it opens at the first step, or at the last one of a launch that stopped."""
     recording, step = found.recording, found.step or 0
     meta, data = recording.packed()
     start: dict = {"intoView": True}
@@ -36,9 +40,63 @@ def words_of(found: Replay) -> str:
     if found.array is None:
         return where
     name = recording.arrays[found.array].name
+    if found.expected is None and found.step is not None:
+        return f"{where} Its numbers are right. It opens where the first number of {name} is written."
     if found.step is None:
         return f"{where} It opens at its end, with a wrong number of {name} chosen: no block that was tried writes one."
     instead = (
         f": {found.got:.5g} in the place of {found.expected:.5g}".replace("-", "−") if found.got is not None else ""
     )
     return f"{where} It opens where a wrong number of {name} is written last{instead}."
+
+
+if anywidget is not None:
+    import ipywidgets
+    import traitlets
+
+    from course_utils.widgets.at_work import AtWork
+
+    class WatchesRun(AtWork):
+        """A widget with the button: `played` counts its clicks, `can_play` says whether there is something to watch."""
+
+        can_play = traitlets.Bool(False).tag(sync=True)
+        played = traitlets.Int(0).tag(sync=True)
+
+        def __init__(self, find: Callable[[], Replay | None], **traits: object) -> None:
+            """find: records the run; None where the kernel cannot be launched."""
+            super().__init__(**traits)
+            self._find = find
+            self.observe(self._play, "played")
+
+        def _play(self, _: object) -> None:
+            with self.at_work("Recording your kernel: this takes a few seconds.", "Your kernel was not recorded"):
+                found = self._find()
+                self.play_below(None)
+                if found is None:
+                    self.status = "Your kernel cannot be launched here: the verdict says why."
+                    return
+                run = found.recording
+                if not run.steps:
+                    self.status = f"Nothing to play: {without_steps(run.kernel, run.index, run.failure)}"
+                    return
+                self.play_below(own_run(found))
+                self.status = words_of(found)
+
+    class Button(WatchesRun):
+        """The button alone."""
+
+        _esm = esm("watch_it_run.js")
+        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+
+    class WatchIt(ipywidgets.VBox):
+        """The button for a verdict that stands on the page already, and the player below it. A page without Python
+        shows neither."""
+
+        def __init__(self, find: Callable[[], Replay | None]) -> None:
+            self.button = Button(find)
+            super().__init__([self.button, self.button.below])
+
+        def _repr_mimebundle_(self, **options: object) -> tuple[dict, dict]:
+            bundle = super()._repr_mimebundle_(**options)
+            live, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+            return {**live, "text/html": "<!-- Watch it run: in JupyterLab -->", "text/plain": ""}, metadata

@@ -68,5 +68,10 @@ def test_the_block_that_writes_it_is_looked_for(replayed):
 
 
 @pytest.mark.parametrize("name", ["l in fp64", "three passes"])  # right; and lost by what the counters say
-def test_where_no_run_goes_wrong_there_is_none(replayed, name):
-    assert replayed(name) is None
+def test_where_no_run_goes_wrong_the_first_case_opens_where_an_output_is_written_first(replayed, name):
+    found = replayed(name)
+    assert (found.finding, found.got, found.expected) == (None, None, None)
+    assert found.recording.arrays[found.array].name in ("P", "LSE")
+    assert found.recording.writer(found.array, found.offset, found.step) is None
+    assert found.recording.writer(found.array, found.offset, found.step + 1).step == found.step
+    assert "Its numbers are right" in words_of(found) and own_run(found).step == found.step

@@ -517,12 +517,19 @@ def test_a_wrong_name_and_an_empty_cell_are_told_without_a_traceback(cell, says,
 def test_the_magic_is_there_after_load_ext_and_proves_the_solution_where_it_is_asked_to(monkeypatch):
     shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))  # not the one that get_ipython() finds
     shown = []
-    monkeypatch.setattr(magic, "display", lambda html: shown.append(html.data))
+    monkeypatch.setattr(magic, "display", shown.append)
     shell.run_line_magic("load_ext", "course_utils.puzzles")
     puzzle = find_puzzle("00_start_here/guard")
     monkeypatch.setenv(magic.PROVE, "1")
     shell.run_cell_magic("puzzle", "00_start_here/guard", puzzle.given)
-    assert len(shown) == 1 and "Not yet" in shown[0]
+    verdict, run = shown
+    assert "Not yet" in verdict.data
+    run.button.set_state({"played": 1})
+    assert "It opens at a finding: read of 4 bytes out of bounds" in run.button.status
+    assert run.button.below.outputs[0]["data"]["text/plain"].startswith("Player")
+    shown.clear()
+    shell.run_cell_magic("puzzle", "00_start_here/guard", puzzle.given.replace("}", ""))
+    assert len(shown) == 1, "there is nothing to watch of a kernel that does not compile"
     monkeypatch.setattr(type(puzzle), "solved", puzzle.given)
     with pytest.raises(AssertionError, match="the solution of 00_start_here/guard is graded as wrong"):
         magic.puzzle("00_start_here/guard", puzzle.given)

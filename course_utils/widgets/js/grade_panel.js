@@ -1,5 +1,5 @@
-// grade_panel.js — the self-check of an exercise: a button, what is going on in words, and the grade as Python wrote it;
-// where the kernel is wrong, a button that plays its run.
+// grade_panel.js — the self-check of an exercise: a button, what is going on in words, the grade as Python wrote it, and
+// a button that plays the kernel's run.
 
 export default {
   render({ model, el }) {
@@ -24,7 +24,7 @@ export default {
       const busy = model.get("busy");
       const plays = busy && asked === "played";
       button.textContent = busy && !plays ? "Checking …" : `Check ${model.get("subject")}`;
-      play.textContent = plays ? "Recording …" : "See my kernel run";
+      play.textContent = plays ? "Recording …" : "Watch it run";
       play.hidden = !model.get("can_play");
       for (const one of [button, play]) one.setAttribute("aria-disabled", String(busy));
       root.setAttribute("aria-busy", String(busy));
