@@ -49,7 +49,7 @@ def idle_threads(draw: Random) -> Grid:
                 Figure(
                     idle // WARP,
                     "",
-                    f"{idle} = {idle // WARP} · {WARP} + {idle % WARP}: these {idle % WARP} share a warp with busy threads.",
+                    f"{idle} = {idle // WARP} · {WARP} + {idle % WARP}: the rest share a warp with busy threads.",
                     mistakes=(
                         Mistake(
                             costs.ceil_div(idle, WARP),
