@@ -107,7 +107,7 @@ PATHS = (
         (
             ("00_start_here", (1, 2, 3)),
             ("00_memory_and_tools", (4, 5, 9, 10)),
-            ("01_attention_basics", (1, 2, 3, 4, 5, 8)),
+            ("01_attention_basics", (1, 2, 3, 4, 6, 8)),
             ("02_flash_attention_minimal", (1, 2, 3, 4, 5, 6)),
         ),
     ),
@@ -115,7 +115,7 @@ PATHS = (
         "The basics, whole",
         (
             ("00_start_here", ()),
-            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10)),
+            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10, 11)),
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
             ("02_flash_attention_backward", ()),
@@ -126,7 +126,7 @@ PATHS = (
         "Most of the course",
         (
             ("00_start_here", ()),
-            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10)),
+            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10, 11)),
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
             ("02_flash_attention_backward", ()),

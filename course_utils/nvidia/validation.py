@@ -375,6 +375,20 @@ Each kernel below has one mistake, planted on purpose. The numbers are the sourc
 two, unless both sides are the same line. "-" is silence. Where every tool is silent, the kernel computes wrong numbers
 or is slow, but breaks no rule that a sanitizer knows: only a comparison of numbers, or the profiler, shows the mistake.
 """
+_WATCHED = """\
+compute-sanitizer watches the compiled program on a GPU, library kernels included. `sanitize()` watches the source of
+the kernels that you launch, as a C++ compiler sees it, and needs no GPU. Neither proves that a kernel is right: both
+speak of the path that a launch took.
+
+| mistake | compute-sanitizer | `sanitize()` |
+| --- | --- | --- |
+| overrun into the next array, in shared memory or on the stack | not seen | seen by the index, not by a pointer |
+| overrun into the next tensor | seen only with PyTorch's memory pool off and `--padding` | seen |
+| race in global memory | not seen: racecheck looks at shared memory only | seen, also between blocks |
+| uninitialised shared memory | not seen: initcheck looks at global memory only | seen |
+| uninitialised global memory | seen | not seen |
+| leaks, errors of the CUDA API | seen | not seen |
+"""
 _OURS_ALONE = """\
 NVIDIA's racecheck watches shared memory, its initcheck global memory, and a fence is no barrier to either. Ours follow
 flags and fences, and watch what threads of a block exchange through global memory and variables. A bulk copy past the
@@ -415,6 +429,8 @@ def page(results: list[Verdict]) -> str:
             "course.\n",
             *_with_notes(false_alarm_table(results), "why"),
             "",
+            "### What each tool watches\n",
+            _WATCHED,
             "### What ours alone know\n",
             _OURS_ALONE,
             f"{_origin(beside)}.\n",

@@ -220,7 +220,7 @@ def roofline(gpu: Gpu, work: Work) -> None:
     points = {label: (flops / moved, flops / (gpu.ms(name) / 1e3)) for label, name in names.items()}
     fp16_peak = gpu.row("fp16 matrix product, tensor cores")["tflop_per_s"] * 1e12
     peaks = {"fp32 multiply-add": gpu.fp32_peak, "fp16 matrix product, tensor cores": fp16_peak}
-    plots.roofline(peaks, gpu.hbm_rate, points).set_title(gpu.caption)
+    plots.roofline(peaks, gpu.hbm_rate, points).set(title=gpu.caption, xlabel="FLOP per byte, of the least bytes")
     plt.show()
     for name, peak in peaks.items():
         print(f"{name}: memory bound below {costs.ridge_point(peak, gpu.hbm_rate):.1f} FLOP per byte")
@@ -397,4 +397,7 @@ def what_holds_them_back() -> None:
     plt.show()
     show.table(lines, caption, folded=True)
     ncu = f"side {SIDE}, ncu {by_ncu.versions['ncu']}; {measured.caption(by_ncu)}"
-    show.table(bottlenecks.table(found), ncu, folded=True)
+    rows = bottlenecks.table(found)
+    for row, line in zip(rows, found, strict=True):  # waits are counted for each issued instruction
+        row["of them ready, not chosen"] = line["waits"]["not_selected"] * line["units"]["issue slots"] / 100
+    show.table(rows, ncu, folded=True)

@@ -1,4 +1,4 @@
-"""Chapter 00 on tools: the sanitizer's findings, the profiler's counters, and where they differ from NVIDIA's."""
+"""Chapter 00 on tools: the sanitizer's findings, the profiler's counters, and ncu's beside them."""
 
 from __future__ import annotations
 
@@ -121,29 +121,6 @@ def ncu_command(name: str) -> str:
 
 
 # ---- section 12: what silence does not prove
-
-
-def findings_of_both() -> None:
-    """Shows what compute-sanitizer and the emulator find in four broken kernels."""
-    record = measured.load("sanitizer")
-    lines = []
-    for name in ("barrier_in_branch", "top_scores_overrun", "dq_without_atomics", "wrong_stride"):
-        runs = record.select(name=name, state="broken")
-        theirs = {f"{run['tool']}, line {finding['line']}" for run in runs for finding in run["findings"]}
-        ours = {f"{one.tool}, line {one.line}" for one in nvidia.emulated_findings(BROKEN[name].launch())}
-        theirs, ours = ("; ".join(sorted(found)) or "nothing" for found in (theirs, ours))
-        lines.append({"kernel": name, "compute-sanitizer": theirs, "emulator": ours})
-    show.table(lines, f"compute-sanitizer: {measured.caption(record)}")
-
-
-def counters_of_both(name: str) -> None:
-    """Shows a kernel's counters by the emulator and by ncu, and in how many they differ."""
-    launch = course_launches()[name]
-    ours, (theirs, taken) = nvidia.emulated_figures(launch), nvidia.recorded_figures(launch)
-    lines = [{"figure": one, "emulator": ours[one], "ncu": theirs[one]} for one in ours if ours[one]]
-    for line in (line for line in lines if line["emulator"] != line["ncu"]):
-        print(f"{line['figure']}: emulator {line['emulator']:,}, ncu {line['ncu']:,}; all others agree")
-    show.table(lines, f"ncu: {taken}", folded=True)
 
 
 def bytes_of_products() -> None:

@@ -35,20 +35,18 @@ def floor_of_a_scaled_sum(draw: Random) -> Number:
 
     return Number(
         f"`y[i] = a * x[i] + y[i]` for {n:,} floats (fp32) in device memory, on a GPU that moves {terabytes:g} TB/s "
-        f"and does {teraflops:g} TFLOP/s in fp32. No part of x or y lies in a cache beforehand, and at the end all of "
-        "y is in device memory again. Below what time can no kernel get?",
+        f"and does {teraflops:g} TFLOP/s in fp32. The caches are cold, and all of y must end up in device memory. What "
+        "is the least time that any kernel needs?",
         Figure(
             milliseconds(moved),
             "ms",
             f"x and y are read, y is written: 3 · 4 · {n:,} = {moved / 1e6:.0f} MB, which take "
-            f"{milliseconds(moved):.4f} ms. The {flops / 1e6:.0f} MFLOP take {milliseconds(0):.4f} ms in the meantime.",
+            f"{milliseconds(moved):.4f} ms. The {flops / 1e6:.0f} MFLOP take {milliseconds(0):.4f} ms meanwhile.",
             tolerance=0.02,
             mistakes=(
-                Mistake(milliseconds(2 * FLOAT * n), "Something that moves was left out: y is read and written."),
+                Mistake(milliseconds(2 * FLOAT * n), "One array was left out: y is read and written."),
                 Mistake(milliseconds(FLOAT * n), "That is the time for one array. Count each read and each write."),
-                Mistake(
-                    milliseconds(0), "That is the floor of the arithmetic. The higher of the two floors is what counts."
-                ),
+                Mistake(milliseconds(0), "That is the floor of the arithmetic. The higher floor counts."),
                 Mistake(milliseconds(3 * n), "Elements were counted as bytes: an fp32 number has 4."),
             ),
         ),
@@ -78,11 +76,11 @@ def traffic_of_a_chain(draw: Random) -> Aggregate:
             mistakes=mistakes[:reads],
         )
 
-    fused = f" As one kernel, all three would read a, b and w and write y: {4 * element * n / 1e6:.0f} MB in all."
+    fused = f" One kernel for all three would read a, b and w and write y: {4 * element * n / 1e6:.0f} MB."
     return Aggregate(
-        f"Three kernels run one after the other on vectors of {n:,} numbers in {kind}, each of which is larger than "
-        "the L2 cache. What one kernel leaves in the cache is not counted: each reads its inputs from HBM and writes "
-        "its result there. How many bytes does each move to and from HBM at least, and all together?",
+        f"Three kernels run one after the other on vectors of {n:,} numbers in {kind}. Each vector is larger than the "
+        "L2 cache, so each kernel reads its inputs from HBM and writes its result there. How many bytes does each "
+        "kernel move at least, and how many do all three?",
         (part("`t = a + b`", 2), part("`r = relu(t)`", 1), part("`y = r * w`", 2, fused)),
         "5 Two floors and a roof",
     )
@@ -97,15 +95,13 @@ def sectors_of_a_load(draw: Random) -> Number:
         return min(WARP, costs.ceil_div((WARP - 1) * step * size + size, SECTOR))
 
     return Number(
-        f"A warp loads `x[{stride} * i]`, with i the thread's number in the warp. x holds fp16 numbers and starts "
-        "at the "
-        "beginning of a sector. How many sectors does the load touch?",
+        f"A warp loads `x[{stride} * i]`, with i the thread's number in the warp. x holds fp16 numbers and starts at a "
+        "sector. How many sectors does the load touch?",
         Figure(
             sectors(stride, element),
             "sectors",
-            f"The {WARP} addresses are {stride * element} bytes apart, less than a sector's {SECTOR}, so none in "
-            f"between is skipped. From the first to the last they span {(WARP - 1) * stride * element + element} "
-            f"bytes: {sectors(stride, element)} sectors.",
+            f"The {WARP} addresses are {stride * element} bytes apart, less than a sector, so no sector is skipped. "
+            f"They span {(WARP - 1) * stride * element + element} bytes: {sectors(stride, element)} sectors.",
             mistakes=(
                 Mistake(sectors(1, element), "That is a load of neighbours, without the stride."),
                 Mistake(sectors(stride, FLOAT), "That counts 4 bytes for each number. fp16 has 2."),
@@ -123,16 +119,15 @@ def turns_of_a_column(draw: Random) -> Number:
     used = banks // gcd(pitch, banks)  # rows r and r + `used` lie in the same bank
     turns = costs.ceil_div(WARP, used)
     return Number(
-        f"A tile is declared `float tile[32][{pitch}]`. In how many turns do the banks serve a warp that reads a "
-        "column, "
-        "`tile[lane][5]`?",
+        f"A tile is declared `float tile[32][{pitch}]`. A warp reads a column, `tile[lane][5]`. In how many turns do "
+        "the banks serve it?",
         Figure(
             turns,
             "turns",
             f"Row r lies in bank ({pitch} r + 5) mod {banks}. {pitch} and {banks} share the factor {turns}, so only "
             f"{used} banks are used, for {turns} words each.",
             mistakes=(
-                Mistake(turns - 1, "That is the number of conflicts: turns beyond the one that is needed anyway."),
+                Mistake(turns - 1, "That is the number of conflicts: turns beyond the first."),
                 Mistake(gcd(banks + 1, banks), "Not any padding helps. Which bank does row 8 lie in?"),
                 Mistake(banks, "That would be rows of 32 words. These are longer."),
                 Mistake(used, "That is the number of banks in use. How many words must each deliver?"),
@@ -156,11 +151,11 @@ def tile_of_a_product(draw: Random) -> TradeOff:
 
     def why(tile: int) -> str:
         if tile == best:
-            return "Of those that fit, it asks global memory for least: each loaded element serves the most products."
+            return "Of the tiles that fit, it asks for the fewest bytes: each loaded element serves the most products."
         if sums[tile] >= MOST_REGISTERS:
-            return f"A thread's {sums[tile]} sums do not fit its {MOST_REGISTERS} registers, and would spill to memory."
+            return f"{sums[tile]} sums do not fit in a thread's {MOST_REGISTERS} registers and would spill to memory."
         if blocks[tile] < multiprocessors:
-            return f"{blocks[tile]} blocks leave some of the {multiprocessors} multiprocessors without any work."
+            return f"{blocks[tile]} blocks leave some of the {multiprocessors} multiprocessors without work."
         return "It fits, but a larger tile that fits too would use each loaded element more often."
 
     options = tuple(
@@ -174,7 +169,7 @@ def tile_of_a_product(draw: Random) -> TradeOff:
     )
     return TradeOff(
         f"C = A B with sides of {side} in fp32. A block of {threads} threads computes a square tile of C and keeps its "
-        f"sums in registers, of which a thread has at most {MOST_REGISTERS}. The GPU has {multiprocessors} "
+        f"sums in registers. A thread has at most {MOST_REGISTERS} registers. The GPU has {multiprocessors} "
         "multiprocessors, and each should get a block. Which tile asks the least of global memory?",
         ("global bytes requested", "sums per thread", "blocks"),
         options,
@@ -183,20 +178,15 @@ def tile_of_a_product(draw: Random) -> TradeOff:
 
 
 def lucky_race(draw: Random) -> TrueFalse:
-    """A race that does not show"""
-    runs = draw.choice((100, 1000, 10_000))
-    claim, holds = draw.choice(
-        (
-            ("So on this GPU the barrier is not needed.", False),
-            ("`racecheck` may report a race in it all the same.", True),
-        )
-    )
+    """A product without its second barrier"""
+    K = draw.choice((20, 24, 32, 33, 40, 64))
+    rounds = costs.ceil_div(K, WARP)
     return TrueFalse(
-        f"`matmul_tiled.cu` without its second barrier gave the right product in {runs:,} runs on your GPU. {claim}",
-        holds,
-        "The result depends on how far one warp runs ahead of another. Another size, another compiler, or "
-        "another kernel "
-        "beside it changes that. `racecheck` needs no luck: it asks whether a barrier stands between the two accesses.",
+        f"`matmul_tiled.cu` without its second barrier multiplies A [64, {K}] by B [{K}, 64]. `racecheck` "
+        "finds a race.",
+        rounds > 1,
+        f"The second barrier protects a tile from the loads of the next round. K = {K} takes {rounds} round"
+        + ("s: the race is there." if rounds > 1 else ", so nothing is overwritten. The race begins at K = 33."),
         "10 Reading a finding",
     )
 
@@ -209,13 +199,11 @@ def line_to_mend(draw: Random) -> Choice:
     options = [
         Option(
             f"line 12: {requests:,} requests, {wide:,} sectors, ideal {wide:,}",
-            "It moves the most, and its threads want every byte of it: this is the lowest price of 16 bytes per "
-            "thread.",
+            "It moves the most, and its threads want every byte: the lowest price of 16 bytes per thread.",
         ),
         Option(
             f"line 19: {requests:,} requests, {wide:,} sectors, ideal {narrow:,}",
-            f"It moves {wide // narrow} times what its threads ask for, and does so often: {saved:,} sectors beyond "
-            "the ideal.",
+            f"It moves {wide // narrow} times what its threads ask for: {saved:,} sectors beyond the ideal.",
             right=True,
         ),
         Option(
@@ -224,13 +212,13 @@ def line_to_mend(draw: Random) -> Choice:
         ),
         Option(
             f"line 30: {requests:,} requests, {narrow:,} sectors, ideal {narrow:,}",
-            "As many requests as the others, and each at its lowest price: coalesced loads of 4 bytes per thread.",
+            "Each request has its lowest price: coalesced loads of 4 bytes per thread.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
-        "Global loads of a kernel, by line. If you could bring one of these lines to its ideal, at which would that "
-        "save the most sectors?",
+        "These are the global loads of a kernel, by line. You can bring one line to its ideal. Which one saves the "
+        "most sectors?",
         tuple(options),
         "11 Reading a counter table",
     )
@@ -243,13 +231,12 @@ def meaning_of_silence(draw: Random) -> Votes:
     statements = [
         Option(
             f"At length {length} no access of this launch left its tensor.",
-            "The emulator's memcheck saw each access to a tensor, and none of them was out of bounds.",
+            "The emulator's memcheck saw each access to a tensor, and none was out of bounds.",
             right=True,
         ),
         Option(
             f"Length {length + 1} could still give a finding.",
-            f"{length} is a multiple of the tile. At {length + 1} the last tile is not full, and its checks are needed "
-            "for the first time.",
+            f"At {length + 1} the last tile is not full, and its checks are needed for the first time.",
             right=True,
         ),
         Option(
@@ -258,18 +245,17 @@ def meaning_of_silence(draw: Random) -> Votes:
         ),
         Option(
             "The kernel is free of races at every length.",
-            "A finding speaks of the path that was executed, and so does its absence. Another length takes "
-            "another path.",
+            "The tools speak of the path that was executed. Another length takes another path.",
         ),
         Option(
             "The kernel does not waste memory traffic.",
-            "Waste is no error. Only counters show it: sectors against their ideal.",
+            "Waste is no error. Only counters show it.",
         ),
     ]
     draw.shuffle(statements)
     return Votes(
-        f"A kernel works on tiles of {tile}. You run it once, at length {length}, inside `emulator.sanitize()`: no "
-        "finding. Which statements follow?",
+        f"A kernel works on tiles of {tile}. You run it once, at length {length}, inside `emulator.sanitize()`. There "
+        "is no finding. Which statements follow?",
         tuple(statements),
         "12 What silence does not prove",
     )

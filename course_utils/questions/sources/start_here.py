@@ -32,12 +32,11 @@ def idle_threads(draw: Random) -> Grid:
                 Figure(
                     blocks,
                     "",
-                    f"{n:,} / {threads} rounded up is {blocks}: the last block covers the {left_over} elements "
-                    "left over.",
+                    f"{n:,} / {threads} rounded up: the last block has the {left_over} elements left over.",
                     mistakes=(
                         Mistake(
                             blocks - 1,
-                            "Rounded down: the elements after the last whole block then belong to no thread.",
+                            "Rounded down: the last elements then belong to no thread.",
                         ),
                     ),
                 ),
@@ -50,19 +49,18 @@ def idle_threads(draw: Random) -> Grid:
                 Figure(
                     idle // WARP,
                     "",
-                    f"{idle} idle threads hold {idle // WARP} whole warp(s); {idle % WARP} sit in a warp whose "
-                    "first threads are busy.",
+                    f"{idle} = {idle // WARP} · {WARP} + {idle % WARP}: the rest share a warp with busy threads.",
                     mistakes=(
                         Mistake(
                             costs.ceil_div(idle, WARP),
-                            "That counts the warp that is partly busy, too: some of its threads have elements.",
+                            "That counts the warp that is partly busy, too.",
                         ),
                     ),
                 ),
             )
         )
     return Grid(
-        f"`vector_add` has {n:,} elements, one thread for each. Fill in what a launch with blocks of this size has.",
+        f"`vector_add` adds {n:,} elements, one thread for each. What does a launch with blocks of this size have?",
         tuple(f"{threads} threads per block" for threads in sizes),
         ("blocks", "threads without an element", "warps without any element"),
         tuple(cells),
@@ -78,29 +76,29 @@ def unchecked_overrun(draw: Random) -> Choice:
     past = blocks * threads - n
     options = [
         Option(
-            f"The last {past} threads read behind a and b, and wrote behind c.",
+            f"The last {past} threads read past the end of `a` and `b`, and wrote past the end of `c`.",
             "A GPU has no fence around a tensor, and the memory behind it exists, so nothing is reported. PyTorch "
-            f"rounds allocations up to 512 bytes, and {blocks} · {threads} · 4 is a multiple of that: if `c` is a "
-            "tensor of its own, these writes hit its padding. Behind a slice of a larger tensor they hit its data.",
+            f"rounds allocations up to 512 bytes, and {blocks} · {threads} · 4 is a multiple of 512: in a tensor of "
+            "its own, `c` has padding there. In a slice of a larger tensor, these writes hit data.",
             right=True,
         ),
         Option(
             f"The hardware switched off the {past} threads past the end.",
-            "The hardware does not know how long a tensor is. It knows the launch only, and starts every thread of it.",
+            "The hardware does not know how long a tensor is. It starts every thread of a launch.",
         ),
         Option(
             "The last block was not launched, as it is not full.",
-            "Blocks are launched whole, all of them. With one block fewer, the last elements of `c` would be missing.",
+            "All blocks are launched, and each is whole. Without the last block, the end of `c` would be missing.",
         ),
         Option(
             "Nothing: a result equal to PyTorch's shows that all accesses were allowed.",
-            "Right numbers show that what was compared is right. The accesses past the end are not among it.",
+            "The comparison covers the elements of `c`. It does not see accesses past the end.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
         f"A colleague runs `vector_add` without `if (i < n)` on a GPU: {blocks} blocks of {threads} threads, {n:,} "
-        "elements. No error, and `c` equals PyTorch's sum. What happened?",
+        "elements. There is no error, and `c` equals PyTorch's sum. What happened?",
         tuple(options),
         "3 Breaking it on purpose",
         kind="scenario",
