@@ -188,8 +188,8 @@ PUZZLES = {
                 ),
             ),
         ),
-        hint="What was done for m is done for l: first each lane for every 32nd key, then all lanes together. What is "
-        "exp(S[j] − m) where every S[j] is −∞, and what would it be with 0 in place of m?",
+        hint="Find l as m was found: each lane takes every 32nd key, then the shuffles combine the lanes. In a row of "
+        "nothing but −∞, what is exp(S[j] − m), and what is it with 0 in place of m?",
     ),
     "causal_mask": Puzzle(
         Exercise(

@@ -62,10 +62,9 @@ def test_exp_overflows_above_these_scores(drawn):
     assert [label.get_text() for label in drawn[0].axes[0].get_yticklabels()][-1] == "0, 50, 100"
 
 
-def test_sectors_and_lines_are_those_that_hold_the_addresses():
+def test_sectors_are_those_that_hold_the_addresses():
     one, side_by_side, rows_apart = [28] * 32, [4 * lane for lane in range(32)], [256 * lane for lane in range(32)]
     assert [counts.sectors(addresses) for addresses in (one, side_by_side, rows_apart)] == [1, 4, 32]
-    assert [counts.lines(addresses) for addresses in (one, side_by_side, rows_apart)] == [1, 1, 32]
 
 
 def test_the_busy_line_of_the_first_kernel_asks_for_16_and_a_half_sectors_a_request():

@@ -88,7 +88,7 @@ def test_brackets_are_put_in_and_other_text_stays():
     text = "**Contents**\n[8 Memory](#a) (4) ·\n[9 Traffic](#b)"
     written = with_needs(f"# Title\n\n{text}\n\nLast words.", "01_attention_basics")
     told = BRACKETS.format(first=1)
-    assert written == f"# Title\n\n**Contents**\n[8 Memory](#a) ·\n[9 Traffic](#b) (4, 5)\n\n{told}\n\nLast words."
+    assert written == f"# Title\n\n**Contents**\n[8 Memory](#a) ·\n[9 Traffic](#b) (5)\n\n{told}\n\nLast words."
     assert with_needs(written, "01_attention_basics") == written
 
 

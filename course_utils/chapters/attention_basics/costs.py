@@ -32,11 +32,6 @@ def sectors(addresses: Iterable[int]) -> int:
     return len({address // 32 for address in addresses})
 
 
-def lines(addresses: Iterable[int]) -> int:
-    """Number of 128-byte lines of L1 that hold these byte addresses."""
-    return len({address // 128 for address in addresses})
-
-
 # ---- the loads of the scores
 
 
@@ -102,19 +97,6 @@ def show_scores_timed(found: Measurement) -> float:
 def at_ncu(name: str) -> dict:
     """The row that ncu recorded of a pass at L = 2048."""
     return measured.load("bottlenecks").select(name=f"{name}, L=2048")[0]
-
-
-def show_wavefronts(by_lines: dict[str, int]) -> None:
-    """Draws how many lines of L1 a multiply-add of a warp touches in each way, and prints ncu's figures of the first
-    kernel."""
-    recorded = measured.load("bottlenecks")  # recorded: ncu counts on a GPU only
-    found = at_ncu("scores_uncoalesced")
-    plots.bars(list(by_lines), {"lines of L1 per multiply-add of a warp": list(by_lines.values())})
-    plt.show()
-    busy = found["units"]["L1 and shared memory"]
-    print(f"scores_uncoalesced.cu by ncu: {bottlenecks.wavefronts_per_fma(found):.1f} wavefronts per multiply-add;")
-    print(f"the data path of L1 is busy {busy:.0f} % of the time ({measured.caption(recorded)})")
-    print("a warp waits most for", bottlenecks.waits_for(found, most=1))
 
 
 # ---- the score matrix
@@ -232,8 +214,6 @@ def show_counts(lengths: tuple[int, int] = (1024, 2048)) -> str:
     ncu = measured.load("counters")
     by_ncu = f"MB for B = 1, H = 4, d = 64. HBM: ncu {ncu.versions['ncu']} on {measured.caption(ncu)}"
     show.table(table, f"{by_ncu}. The rest: by the formulas, which hold to the byte", folded=True)
-    l2 = measured.load("00_start_here").select(name="L2 cache")[0]["bytes"]
-    print(f"L2 of that GPU: {l2 / 1e6:.0f} MB (chapter 00)")
     names = {"footprint": "the footprint", "requested": "what is requested"}
     reads = counts_at(lengths[1])["read"].values()
     nearer = {min(names, key=lambda name: abs(row[name] - row["HBM"])) for row in reads}
@@ -241,15 +221,6 @@ def show_counts(lengths: tuple[int, int] = (1024, 2048)) -> str:
 
 
 # ---- rates
-
-
-def intensities() -> None:
-    """Prints FLOP per byte of the three passes at SHAPE, in fp32 and in fp16."""
-    scores = SHAPE["batch"] * SHAPE["heads"] * SHAPE["query_length"] * SHAPE["key_length"]
-    single, half = (costs.naive_traffic(**SHAPE, element_bytes=size) for size in (4, 2))
-    for n, per_score in enumerate(FLOP_PER_SCORE):
-        both = [costs.arithmetic_intensity(per_score * scores, steps[n].total) for steps in (single, half)]
-        print(f"{single[n].name:18s} {both[0]:5.2f} FLOP/byte in fp32, {both[1]:5.2f} in fp16")
 
 
 def ceilings() -> Measurement:
@@ -269,14 +240,6 @@ def speeds(of: Measurement) -> tuple[float, dict[str, float]]:
     peaks = {"fp16 tensor cores": 1e12 * rates["fp16 matrix product, tensor cores"]["tflop_per_s"]}
     peaks["fp32"] = 1e12 * rates["fp32 multiply-add, CUDA cores"]["tflop_per_s"]
     return 1e9 * rates["device memory copy"]["gb_per_s"], peaks
-
-
-def show_speeds(of: Measurement) -> None:
-    """Prints both speeds and the ridge point, where a kernel needs as long for arithmetic as for memory."""
-    bandwidth, peaks = speeds(of)
-    for name, peak in peaks.items():
-        print(f"{name}: {peak / 1e12:.0f} TFLOP/s, ridge {costs.ridge_point(peak, bandwidth):.0f} FLOP/byte")
-    print(f"memory: {bandwidth / 1e9:.0f} GB/s ({measured.caption(of)})")
 
 
 def rates(found: Measurement, of: Measurement) -> dict[str, dict[str, float]]:
@@ -319,17 +282,6 @@ def show_roofline(found: Measurement, of: Measurement) -> None:
         bound, wavefronts = bottlenecks.allowed_tflops(by_ncu), bottlenecks.wavefronts_per_fma(by_ncu)
         print(f"{name}.cu: {speed:.2f} TFLOP/s, {speed * 1e12 / peaks['fp32']:.0%} of the fp32 roof;", end=" ")
         print(f"{wavefronts:.2f} wavefronts per multiply-add allow {bound:.2f} TFLOP/s, it reaches {speed / bound:.0%}")
-
-
-def show_busy() -> None:
-    """Draws how busy ncu found the units of each kernel."""
-    table = bottlenecks.table([at_ncu(name) for name in NAMES])
-    units = [name for name in table[0] if name.endswith(", %")]
-    panels = {f"{name}.cu, % busy": [row[unit] for unit in units] for name, row in zip(NAMES, table, strict=True)}
-    plots.bars([unit.removesuffix(", %") for unit in units], panels, alike=len(panels))
-    plt.show()
-    caption = measured.caption(measured.load("bottlenecks"))
-    show.table(table, f"B = 1, H = 12, L = 2048, d = 64: ncu, {caption}", folded=True)
 
 
 def show_against_torch(found: Measurement) -> float:

@@ -30,12 +30,11 @@ def equal_queries(draw: Random) -> TrueFalse:
     with_mask = draw.choice((True, False))
     mask = "with" if with_mask else "without"
     return TrueFalse(
-        f"Queries {first} and {second} of a sequence are equal vectors, and no position is added to them. In attention "
-        f"{mask} the causal mask, their rows of O are equal for every K and V.",
+        f"Queries {first} and {second} are equal vectors. In attention {mask} the causal mask, their rows of O are "
+        "equal for every K and V.",
         not with_mask,
-        f"Without the mask both rows of S are equal, hence those of P and O. With it query {first} sees "
-        f"{first + 1} keys "
-        f"and query {second} sees {second + 1}, so that their softmax runs over different scores.",
+        f"Without the mask both rows of S are equal, hence both rows of O. With it query {first} sees {first + 1} "
+        f"keys and query {second} sees {second + 1}.",
         "1 Attention on one sentence",
     )
 
@@ -46,26 +45,26 @@ def divided_by_d(draw: Random) -> Choice:
     options = [
         Option(
             "The weights of a row are nearly equal, and O is close to the mean of the values.",
-            f"The scores now have the variance 1/d = {1 / d:.4f}. Differences that small hardly show after exp.",
+            f"The scores have the variance 1/d = {1 / d:.4f}. Differences that small hardly show after exp.",
             right=True,
         ),
         Option(
-            "Each row has one weight near 1, and O is close to a single value: the softmax is saturated.",
-            "That is what scores that are too large do. Is d a larger divisor than √d, or a smaller one?",
+            "Each row has one weight near 1: the softmax is saturated.",
+            "Scores that are too large do that. Is d the larger divisor?",
         ),
         Option(
             "Nothing: the softmax divides by the sum anyway.",
-            "The softmax cancels a constant that is added to all scores of a row. A factor changes their differences.",
+            "It cancels a constant that is added to all scores, not a factor.",
         ),
         Option(
             "The scores overflow in fp16.",
-            "Dividing by more makes the scores smaller. Overflow is what a factor that is too large leads to.",
+            "Dividing by more makes the scores smaller.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
-        f"The components of q and k are independent, with mean 0 and variance 1, and d = {d}. A kernel divides the "
-        "scores by d in place of √d. What becomes of an untrained model's attention?",
+        f"The {d} components of q and k are independent, with mean 0 and variance 1. A kernel divides the scores by d "
+        "in place of √d. What becomes of attention?",
         tuple(options),
         "2 Why the scores are divided by √d",
     )
@@ -88,16 +87,16 @@ def sectors_by_mapping(draw: Random) -> Grid:
         count = min(WARP, costs.ceil_div((WARP - 1) * step + element, SECTOR))
         neighbours = costs.ceil_div(WARP * element, SECTOR)
         if step == 0:
-            why = "All threads of the warp want the same address."
+            why = "All threads want one address."
         elif step == element:
-            why = f"{WARP} neighbours of {element} bytes are {WARP * element} bytes in a row."
+            why = f"{WARP} neighbours take {WARP * element} bytes in a row."
         else:
-            why = f"The addresses are {step:,} bytes apart: each thread has a sector of its own."
+            why = f"They are {step:,} bytes apart: a sector for each."
         mistakes = {
-            1: "One sector holds only what lies within 32 bytes. Are all these addresses that close?",
-            neighbours: "That many are touched by neighbouring addresses. Are these addresses neighbours?",
-            WARP: "One sector for each thread: do all threads want different sectors here?",
-            2 * neighbours if element == 2 else neighbours // 2: f"How many bytes has a number? This one is {kind}.",
+            1: "Do all addresses lie within 32 bytes?",
+            neighbours: "Are these addresses neighbours?",
+            WARP: "Do all threads want different sectors?",
+            2 * neighbours if element == 2 else neighbours // 2: f"How many bytes has a number in {kind}?",
         }
         return Figure(
             count,
@@ -107,10 +106,9 @@ def sectors_by_mapping(draw: Random) -> Grid:
         )
 
     return Grid(
-        f"The accesses of `scores_uncoalesced.cu`, if inputs and scores were {kind}, with d = {d}, L_k = {keys:,}. All "
-        "tensors start at a sector, and so do all of their rows. A warp has 32 neighbouring keys j, from a multiple of "
-        "32 on, and one query i, as in the chapter; or, with x and y exchanged, 32 neighbouring queries i and one key "
-        "j. How many sectors does each access of a full warp touch?",
+        f"The accesses of `scores_uncoalesced.cu`, if all numbers were {kind}, with d = {d}, L_k = {keys:,}; each row "
+        "starts at a sector. A warp has one query and 32 neighbouring keys, from a multiple of 32 on; or one key and "
+        "32 neighbouring queries. How many sectors does each access touch?",
         tuple(steps),
         ("neighbouring keys", "neighbouring queries"),
         tuple(tuple(figure(step) for step in pair) for pair in steps.values()),
@@ -124,31 +122,26 @@ def safe_softmax(draw: Random) -> Votes:
     statements = [
         Option(
             f"In exact arithmetic, adding {shift} to all scores of a row changes none of its weights.",
-            f"The factor e^{shift} appears above and below the fraction, and cancels.",
+            f"The factor e^{shift} stands above and below the fraction.",
             right=True,
         ),
         Option(
-            "With the largest score subtracted, the sum of a row that is not masked everywhere is at least 1.",
-            "The largest score itself contributes exp(0) = 1, and no other term is negative.",
+            "With the largest score subtracted, the sum over L_k keys is at most L_k.",
+            "Each of its L_k terms is at most exp(0) = 1.",
             right=True,
         ),
         Option(
-            "Subtracting the mean of the row would be as safe as subtracting its largest score.",
-            "A row of many zeros and one score of 100 has a mean near 0, and exp(100) is still infinite in fp32.",
+            "Subtracting the mean of the row would be as safe.",
+            "Of many zeros and one score of 100 the mean is near 0, and exp(100) is infinite in fp32.",
         ),
         Option(
-            "bfloat16 overflows at much smaller scores than fp32, as it has half the bits.",
-            "It has the exponent of fp32 and gives up digits. fp16 is the one with a small range.",
-        ),
-        Option(
-            "A row in which everything is masked needs care even when its largest score is subtracted.",
-            "Its largest score is −∞, and −∞ − (−∞) is NaN. The kernel puts 0 in its place.",
-            right=True,
+            "In bfloat16, exp overflows at much smaller scores than in fp32.",
+            "bfloat16 has the exponent of fp32 and fewer digits. fp16 has the small range.",
         ),
     ]
     draw.shuffle(statements)
     return Votes(
-        "Which of these statements on the softmax of a row of scores hold?",
+        "Which of these statements on the softmax of a row hold?",
         tuple(statements),
         "6 Softmax without overflow",
     )
@@ -160,7 +153,7 @@ def scores_of_a_mask(draw: Random) -> Grid:
     kind = draw.choice(("fp16", "fp32"))
     side = costs.ceil_div(length, tile)
     memory = costs.score_matrix_bytes(1, 1, length, length, FP32) / 1e6
-    halved = "The kernels of this chapter compute and store S in fp32, whatever the inputs were."
+    halved = "The kernels store S in fp32, whatever the inputs were."
     elements = "Those are elements. Count their bytes."
 
     all_pairs, causal_pairs = (costs.attended_pairs(length, length, is_causal) for is_causal in (False, True))
@@ -173,15 +166,12 @@ def scores_of_a_mask(draw: Random) -> Grid:
             all_tiles,
             "",
             f"{length:,} / {tile} rounded up is {side}, and {side}² = {all_tiles:,}.",
-            mistakes=(
-                Mistake((length // tile) ** 2, "The tiles at the end are not full. They are visited all the same."),
-            ),
+            mistakes=(Mistake((length // tile) ** 2, "The tiles at the end are not full, but visited."),),
         ),
         Figure(
             memory,
             "MB",
-            f"{length:,}² scores of {FP32} bytes are {memory:g} MB: the kernels are fp32, and inputs in 16 bits are "
-            "converted before the first one.",
+            f"{length:,}² scores of {FP32} bytes are {memory:g} MB: 16-bit inputs are converted first.",
             tolerance=0.01,
             mistakes=(Mistake(memory / 2, halved), Mistake(memory / FP32, elements)),
         ),
@@ -190,40 +180,34 @@ def scores_of_a_mask(draw: Random) -> Grid:
         Figure(
             causal_pairs,
             "",
-            f"Query i sees i + 1 keys: 1 + 2 + ... + {length:,} = {causal_pairs:,}. Half of the square is "
-            "accepted, too.",
+            f"Query i sees i + 1 keys: 1 + 2 + ... + {length:,} = {causal_pairs:,}.",
             tolerance=0.002,
-            mistakes=(Mistake(length**2, "That is the whole square. The mask hides the keys that come later."),),
+            mistakes=(Mistake(length**2, "The mask hides the keys that come later."),),
         ),
         Figure(
             causal_tiles,
             "",
             f"Row n of the {side} rows of tiles needs n tiles: 1 + 2 + ... + {side} = {causal_tiles}.",
             mistakes=(
-                Mistake(all_tiles, "That is every tile. Which of them hold a pair that the mask keeps?"),
-                Mistake(
-                    causal_tiles - side,
-                    "The tiles on the diagonal count, as they hold pairs that the mask keeps. So do those at the end.",
-                ),
+                Mistake(all_tiles, "Which of these tiles hold a pair that the mask keeps?"),
+                Mistake(causal_tiles - side, "The tiles on the diagonal hold pairs that the mask keeps."),
             ),
         ),
         Figure(
             memory,
             "MB",
-            f"The kernels write a masked score as −∞: all {length:,}² scores are stored, {memory:g} MB.",
+            f"A masked score is stored as −∞: all {length:,}² take {memory:g} MB.",
             tolerance=0.01,
             mistakes=(
-                Mistake(
-                    memory / 2, f"Half of S? The kernels store what is masked, too, and all of it in {FP32} bytes."
-                ),
+                Mistake(memory / 2, f"The kernels store masked scores, too, each in {FP32} bytes."),
                 Mistake(memory / FP32, elements),
             ),
         ),
     )
     return Grid(
         f"One head, {length:,} queries and keys, inputs in {kind}. Count the (query, key) pairs that the mask keeps, "
-        f"the tiles of {tile} × {tile} that hold at least one such pair, and the memory that S takes in "
-        "`naive_attention`, the three fp32 kernels of this chapter (1 MB = 1e6 bytes).",
+        f"the tiles of {tile} × {tile} that hold such a pair, and the memory of S in the chapter's three fp32 kernels "
+        "(1 MB = 1e6 bytes).",
         ("without a mask", "with the causal mask"),
         ("pairs", "tiles", "memory of S"),
         (unmasked, causal),
@@ -243,35 +227,32 @@ def traffic_of_three_passes(draw: Random) -> Aggregate:
 
     def part(label: str, step: costs.Step, why: str) -> tuple[str, Figure]:
         mistakes = {
-            step.total / heads: "That is one head. Each head has its own S and P.",
+            step.total / heads: "Each head has its own S and P.",
             step.total / element: "Those are elements. Count their bytes.",
         }
         if step.bytes_read == step.bytes_written == square:
-            mistakes[square] = "S is read and P is written: that is two matrices."
+            mistakes[square] = "S is read and P is written."
         else:
-            mistakes[2 * thin] = "Only the thin matrices were counted. One with L² elements goes by as well."
+            mistakes[2 * thin] = "One matrix with L² elements moves as well."
         return label, Figure(
             step.total / 1e9, "GB", why, tolerance=0.01, mistakes=_others(mistakes, step.total, per=1e9)
         )
 
     ratio = costs.total_bytes(steps) / least
     return Aggregate(
-        f"Standard attention, one sequence of {length:,} tokens, {heads} heads of d = {d}, {kind}, S and P too "
-        "large for "
-        "L2. Each step reads its inputs once and writes its result once. How many bytes does it move through HBM, read "
-        "and written (1 GB = 1e9 bytes)?",
+        f"Standard attention, one sequence of {length:,} tokens, {heads} heads of d = {d}, {kind}; S and P are too "
+        "large for L2. How many bytes does each step read and write in HBM (1 GB = 1e9 bytes)?",
         (
             part(
                 "S = Q Kᵀ / √d",
                 steps[0],
-                f"Q and K are read ({2 * thin / 1e9:.3f} GB), S is written ({square / 1e9:.3f} GB).",
+                f"Q and K, {2 * thin / 1e9:.3f} GB, are read; S, {square / 1e9:.3f} GB, is written.",
             ),
             part("P = softmax(S)", steps[1], f"S is read and P is written, {square / 1e9:.3f} GB each."),
             part(
                 "O = P V",
                 steps[2],
-                f"P and V are read, O is written. All three steps together move 1 + L / d = {ratio:.0f} times the "
-                "least.",
+                f"P and V are read, O is written. All three steps move 1 + L / d = {ratio:.0f} times the least.",
             ),
         ),
         "9 The score matrix needs bandwidth",
@@ -299,11 +280,11 @@ def less_memory_or_less_time(draw: Random) -> TradeOff:
 
     apart, merged = ((0,), (1,), (2,)), ((0, 1), (2,))
     plans = (
-        plan("all heads at once, fp32, S and P both kept", 4, apart, 2),
-        plan("all heads at once, fp32, P written over S", 4, apart, 1),
-        plan("one sequence of the batch after another, fp32", 4, apart, 2 / batch),
+        plan("fp32, S and P both kept", 4, apart, 2),
+        plan("fp32, P written over S", 4, apart, 1),
+        plan("one sequence after another, fp32", 4, apart, 2 / batch),
         plan("scores and softmax in one kernel, which writes P only, fp32", 4, merged, 1),
-        plan("all heads at once, fp16 on tensor cores, S and P both kept", 2, apart, 2),
+        plan("fp16, S and P both kept", 2, apart, 2),
     )
     budget = 1.25 * plans[1][1]
     allowed = [p for p in plans if p[1] <= budget and (halves_allowed or "fp16" not in p[0])]
@@ -311,16 +292,16 @@ def less_memory_or_less_time(draw: Random) -> TradeOff:
 
     def why(text: str, memory: float, floor: float) -> str:
         if text == best[0]:
-            return "It is within the terms, and of those that are, no other has a lower floor."
+            return "No other plan within the terms has a lower floor."
         if memory > budget:
-            return "S and P do not fit: it runs out of memory before any time passes."
+            return "S and P do not fit into the memory."
         if "fp16" in text and not halves_allowed:
-            return "Its floor is the lowest, but the terms ask for fp32. fp16 changes the results."
+            return "Its floor is the lowest, but the terms ask for fp32."
         if floor == plans[0][3]:
-            return "It takes less memory, and still moves every byte of S and P. Memory saved is not traffic saved."
-        return "It fits and it moves less than the first plan does, but another one within the terms has a lower floor."
+            return "It takes less memory, but still moves every byte of S and P."
+        return "It fits, but another plan within the terms has a lower floor."
 
-    terms = "fp16 is accurate enough here." if halves_allowed else "The results must stay fp32."
+    terms = "fp16 is accurate enough." if halves_allowed else "The results must stay fp32."
     options = [
         Option(
             text,
@@ -334,8 +315,7 @@ def less_memory_or_less_time(draw: Random) -> TradeOff:
     return TradeOff(
         f"Standard attention at B = {batch}, H = {heads}, L = {length:,}, d = {d} has {budget / 1e9:.1f} GB left for S "
         f"and P, on a GPU of {bandwidth / 1e12:g} TB/s, {fp32 / 1e12:g} TFLOP/s in fp32, and {tensor / 1e12:g} in "
-        f"fp16 on tensor cores. {terms} Which plan fits and "
-        "has the lowest floor? (The floor is the sum over its kernels.)",
+        f"fp16 on tensor cores. {terms} Which plan fits and has the lowest floor, summed over its kernels?",
         ("memory of S and P", "HBM traffic", "time floor"),
         tuple(options),
         "9 The score matrix needs bandwidth",
@@ -348,28 +328,27 @@ def too_good_a_loss(draw: Random) -> Choice:
     options = [
         Option(
             "The causal mask is missing or shifted.",
-            "Each position then sees the token that it is to predict. Held-out text can be copied from "
-            "the right neighbour as well as any other. When it writes, there is none.",
+            "Each position then sees the token that it is to predict, in held-out text, too. When the model writes, "
+            "no such token is there.",
             right=True,
         ),
         Option(
             "It has learned the training text by heart.",
-            "Then the loss on held-out text would be high. Here it is as low as in training.",
+            "Then the loss on held-out text would be high.",
         ),
         Option(
             "The learning rate is too high.",
-            "A learning rate that is too high makes the loss jump or grow. It does not make it too good.",
+            "Then the loss would jump or grow.",
         ),
         Option(
             "The scores are not divided by √d.",
-            "Saturated weights slow learning down. They do not show a model what it is to predict.",
+            "Saturated weights slow learning down.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
-        f"A new attention kernel trains a language model to {loss} nats per letter, on the training text and on "
-        "held-out "
-        "text alike. When it writes by itself, it babbles. What do you suspect?",
+        f"With a new attention kernel a language model reaches {loss} nats per letter, on training and held-out text "
+        "alike. When it writes, it babbles. What do you suspect?",
         tuple(options),
         "10 The causal mask, and a model without it",
         kind="scenario",
@@ -381,25 +360,21 @@ def kept_pairs(draw: Random) -> Number:
     queries, keys = draw.choice(((4, 60), (6, 50), (8, 72), (5, 40)))
     pairs = costs.attended_pairs(queries, keys, is_causal=True)
     return Number(
-        f"A model has {keys - queries} tokens in its cache and gets {queries} new ones, so that L_q = {queries} and "
-        f"L_k = {keys}. How many scores of a head does the causal mask of this course keep?",
+        f"A model has {keys - queries} tokens in its cache and gets {queries} new ones: L_q = {queries} and "
+        f"L_k = {keys}. How many scores of a head does this course's causal mask keep?",
         Figure(
             pairs,
             "",
-            f"Bottom right: query i sees i + {keys - queries} + 1 keys, the last one all {keys}. "
+            f"Query i sees i + {keys - queries} + 1 keys, the last one all {keys}. "
             f"{queries} · {keys} − {queries} · {queries - 1} / 2 = {pairs:,}.",
             mistakes=(
                 Mistake(
                     costs.attended_pairs(queries, queries, is_causal=True),
-                    "That is aligned at the top left: the newest token would see the oldest keys only.",
+                    "At the top left, the newest token would see the oldest keys only.",
                 ),
-                Mistake(pairs - queries, "Each query was denied one key: does it not see itself?"),
-                Mistake(
-                    costs.attended_pairs(queries, keys), "That is without a mask. The new tokens come in an order, too."
-                ),
-                Mistake(
-                    queries * keys / 2, "Half of the scores are hidden when S is square. Here it is a flat rectangle."
-                ),
+                Mistake(pairs - queries, "Does a query not see itself?"),
+                Mistake(costs.attended_pairs(queries, keys), "The new tokens come in an order, too."),
+                Mistake(queries * keys / 2, "Half is hidden when S is square. Here it is flat."),
             ),
         ),
         "11 Cross-attention: more keys than queries",
@@ -411,33 +386,31 @@ def who_sees_the_shifted_mask(draw: Random) -> Votes:
     length = draw.choice((64, 65, 128, 200))
     statements = [
         Option(
-            "A comparison with float64 in which the key behind each query's diagonal is planted to take nearly "
-            "all weight.",
-            "If the mask lets that key in, the row's output is its value and nothing else. The largest error shows it.",
+            "A comparison with float64, where the key beyond each query's diagonal would take nearly all weight.",
+            "If the mask lets that key in, its value is the row's output.",
             right=True,
         ),
         Option(
-            "Changing the last key and value, and asking that all rows of O but the last stay the same, bit by bit.",
-            "With the shifted mask the last but one query sees the last key, and its row changes.",
+            "Changing the last key and value: all rows of O but the last must stay the same.",
+            "With the shifted mask, the row of the last query but one changes.",
             right=True,
         ),
         Option(
             "The mean absolute error over all rows, held to 1e-3, with inputs of about 1e-3.",
-            "Then all weights are nearly equal and all outputs near 0. One key more changes next to nothing.",
+            "All outputs are near 0, with the mistake or not.",
         ),
         Option(
             "`sanitize()`, with all of its checks.",
-            "The kernel reads and writes only what it may. It computes something else, and that is no forbidden "
-            "access.",
+            "The kernel reads and writes only what it may.",
         ),
         Option(
             "`profile()`: sectors against their ideal.",
-            "The mask changes no address. The counters of the right and of the shifted kernel are the same.",
+            "The mask changes no address, so the counters stay the same.",
         ),
     ]
     draw.shuffle(statements)
     return Votes(
-        "In `scores.cu`, `j > i + L_k - L_q` has become `j > i + L_k - L_q + 1`. Which of these would notice it at "
+        "In `scores.cu`, `j > i + L_k - L_q` has become `j > i + L_k - L_q + 1`. What notices it at "
         f"L_q = L_k = {length}?",
         tuple(statements),
         "13 What can go wrong",
