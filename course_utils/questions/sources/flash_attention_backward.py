@@ -9,14 +9,14 @@ def what_the_log_sum_exp_knows(draw: Random) -> Question:
     """What backward needs"""
     true = [
         Option(
-            "Where a row sees a key, Q, K and the log-sum-exp give its weights back as exp(S − LSE), with no maximum "
-            "or sum.",
-            "LSE = m + ln l, so exp(S − LSE) = exp(S − m) / l, which is the weight itself.",
+            "If a query sees a key, exp(S − LSE) is its weight: no maximum and no sum are needed again.",
+            "LSE = m + ln l, so exp(S − LSE) = exp(S − m) / l, which is the weight. The mask still says which keys a "
+            "query sees: a hidden key has the weight 0.",
             right=True,
         ),
         Option(
-            "exp(S − LSE) cannot overflow, however large the scores are.",
-            "The log-sum-exp is at least the largest score of the row, so the exponent is never above 0.",
+            "exp(S − LSE) of a visible key cannot overflow, however large the scores are.",
+            "The log-sum-exp is at least the largest visible score of the row, so the exponent is never above 0.",
             right=True,
         ),
         Option(
