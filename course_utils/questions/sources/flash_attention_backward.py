@@ -21,22 +21,22 @@ def what_the_log_sum_exp_knows(draw: Random) -> Question:
         ),
         Option(
             "The row sum of P ∘ dP is the row sum of dO ∘ O, and needs no row of P.",
-            "Exchange the two sums: what is summed over keys is O itself.",
+            "Exchange the two sums: the sum over keys gives O.",
             right=True,
         ),
     ]
     false = [
         Option(
             "m and l must both be saved: their combination alone does not give the weights back.",
-            "Only exp(S − m) / l is needed, and in it m and l occur as m + ln l.",
+            "Only exp(S − m) / l is needed, which is exp(S − (m + ln l)).",
         ),
         Option(
             "Recomputing S saves multiply-adds against keeping P.",
-            "It costs one matrix product more. What it saves is memory, and the traffic of P.",
+            "It costs one more matrix product. It saves memory, and the traffic of P.",
         ),
         Option(
             "The backward pass must rescale its sums whenever the running maximum rises.",
-            "There is no running maximum any more: the log-sum-exp belongs to the finished row.",
+            "There is no running maximum: the log-sum-exp belongs to the finished row.",
         ),
     ]
     statements = draw.sample(true, draw.choice((2, 3))) + draw.sample(false, 2)
