@@ -10,13 +10,12 @@ def what_the_log_sum_exp_knows(draw: Random) -> Question:
     true = [
         Option(
             "If a query sees a key, exp(S − LSE) is its weight: no maximum and no sum are needed again.",
-            "LSE = m + ln l, so exp(S − LSE) = exp(S − m) / l, which is the weight. The mask still says which keys a "
-            "query sees: a hidden key has the weight 0.",
+            "exp(S − LSE) = exp(S − m) / l, since LSE = m + ln l. The mask gives hidden keys the weight 0.",
             right=True,
         ),
         Option(
             "exp(S − LSE) of a visible key cannot overflow, however large the scores are.",
-            "The log-sum-exp is at least the largest visible score of the row, so the exponent is never above 0.",
+            "The log-sum-exp is at least the row's largest visible score, so the exponent is never above 0.",
             right=True,
         ),
         Option(
@@ -27,7 +26,7 @@ def what_the_log_sum_exp_knows(draw: Random) -> Question:
     ]
     false = [
         Option(
-            "m and l must both be saved: their combination alone does not give the weights back.",
+            "m and l must both be saved: their combination does not give the weights back.",
             "Only exp(S − m) / l is needed, which is exp(S − (m + ln l)).",
         ),
         Option(

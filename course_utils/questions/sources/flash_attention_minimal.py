@@ -129,8 +129,8 @@ def first_tile_hidden(draw: Random) -> Question:
     return Choice(
         prompt=(
             "A row starts with m = −∞, l = 0 and Õ = 0. All keys of its first tile are masked, with scores of −∞. Its "
-            "later tiles hold visible keys. A kernel computes `P = exp(S - m_new)` and `rescale = exp(m - m_new)`. What "
-            "is the row's output?"
+            "later tiles hold visible keys. A kernel computes `P = exp(S - m_new)` and `rescale = exp(m - m_new)`. "
+            "What is the row's output?"
         ),
         options=tuple(options),
         read_again="The one trap",
