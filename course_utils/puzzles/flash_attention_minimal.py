@@ -245,12 +245,15 @@ PUZZLES = {
                 Mistake(
                     Diagnosis(
                         "the factors are upside down",
-                        "The half with the smaller maximum shrinks: by exp(m1 − m) with m the larger of both.",
+                        "The half with the smaller maximum shrinks: by exp(m1 − m), where m is the larger maximum.",
                         OUTPUT,
                     ),
                     _upside_down,
                 ),
-                Mistake(Diagnosis("O is not divided by l", "Divide at the end, by l of both.", OUTPUT), _undivided),
+                Mistake(
+                    Diagnosis("O is not divided by l", "Divide at the end, by the l of both halves.", OUTPUT),
+                    _undivided,
+                ),
                 *(
                     Mistake(_ONE_SUM, _over_one_sum(first, scaled))
                     for first in (True, False)
@@ -258,8 +261,8 @@ PUZZLES = {
                 ),
             ),
         ),
-        hint="Each half was summed relative to its own maximum. Relative to the larger of both, a half shrinks by exp "
-        "of its maximum minus that one, l and O alike. Divide at the end, by l of both.",
+        hint="Each half was summed relative to its own maximum. Take the larger maximum of both, m. Relative to m, the "
+        "l and the O of a half shrink by exp(m1 − m) or exp(m2 − m). Divide at the end, by the l of both halves.",
     ),
     "rescale": Puzzle(
         Exercise(
@@ -274,11 +277,11 @@ PUZZLES = {
             cases=_cases,
             mistakes=(
                 Mistake(
-                    Diagnosis("O_i is not rescaled", "What O_i holds was summed relative to the old maximum.", ONLINE),
+                    Diagnosis("O_i is not rescaled", "O_i was summed relative to the old maximum.", ONLINE),
                     _one_pass(l_rescaled=True, O_rescaled=False),
                 ),
                 Mistake(
-                    Diagnosis("l is not rescaled", "What l holds was summed relative to the old maximum.", ONLINE),
+                    Diagnosis("l is not rescaled", "l was summed relative to the old maximum.", ONLINE),
                     _one_pass(l_rescaled=False, O_rescaled=True),
                 ),
                 Mistake(
@@ -288,8 +291,8 @@ PUZZLES = {
                 Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", OUTPUT), own_row_of_V),
             ),
         ),
-        hint="What l and O_i hold so far was summed with exp(s − m). Multiplied by exp(m − m_new) it is as if it had "
-        "been summed with exp(s − m_new). Then this key's own part is added.",
+        hint="So far l and O_i are sums with exp(s − m). Multiplied by exp(m − m_new), they become sums with "
+        "exp(s − m_new). Then add this key's own part.",
     ),
     "score_gradient": Puzzle(
         Exercise(
@@ -301,19 +304,23 @@ PUZZLES = {
             mistakes=(
                 Mistake(
                     Diagnosis(
-                        "Δ is missing", "dP is taken relative to Δ, its mean over the row by the weights P.", GRADIENT
+                        "Δ is missing",
+                        "From dP of each key the row's Δ is subtracted: the mean of dP, weighted by P.",
+                        GRADIENT,
                     ),
                     _without_delta,
                 ),
                 Mistake(
-                    Diagnosis("the weight is not normalised", "P = exp(S − LSE): LSE has m and l in it.", GRADIENT),
+                    Diagnosis(
+                        "the weight is not normalised", "P = exp(S − LSE), and LSE contains both m and l.", GRADIENT
+                    ),
                     _not_normalised,
                 ),
                 Mistake(
-                    Diagnosis("the weight is missing", "dP − Δ counts as much as the weight P does.", GRADIENT),
+                    Diagnosis("the weight is missing", "dS is the product of the weight P and of dP − Δ.", GRADIENT),
                     _only_the_difference,
                 ),
-                Mistake(Diagnosis("Δ is added", "Δ is taken from dP.", GRADIENT), _delta_added),
+                Mistake(Diagnosis("Δ is added", "Δ is subtracted from dP.", GRADIENT), _delta_added),
             ),
         ),
         hint="The weight comes back as exp of the score minus the row's LSE. Δ is the sum of dO times O over the D "

@@ -455,7 +455,7 @@ def missing_barrier() -> Axes:
             ax.add_patch(Rectangle((start, y + 0.15), length, 0.7, facecolor=colour, alpha=0.45, edgecolor="black"))
             ax.text(start + length / 2, y + 0.5, words, ha="center", va="center", fontsize=9)
     ax.axvspan(3, 5.4, color=YELLOW, alpha=0.25, zorder=0)
-    ax.text(4.2, 2.1, "the race", ha="center", va="top", fontsize=9)
+    ax.text(4.2, 2.1, "both at once", ha="center", va="top", fontsize=9)
     ax.set(xlim=(0, 7), ylim=(2.4, -0.1), xticks=[], xlabel="time")
     ax.set_yticks([0.5, 1.5], ["fast warp", "slow warp"])
     ax.tick_params(length=0)

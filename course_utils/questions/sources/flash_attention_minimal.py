@@ -41,14 +41,14 @@ def two_blocks_of_a_row(draw: Random) -> Question:
     m_2, factor = max(m_1, m_here), 2.0 ** (m_1 - m_here)
     l_2, o_2 = factor * l_1 + l_here, factor * o_1 + o_here
 
-    forgotten = "The first block's sum is relative to the old maximum: it needs the factor 2^(old m − new m)."
+    forgotten = "The first block is relative to the old maximum: it needs the factor 2^(old m − new m)."
     lost = "That is the second block alone. The first one still counts, by a factor."
     return Grid(
         prompt=(
-            f"One row of scores comes in two blocks of keys: ({first[0]}, {first[1]}) and then ({second[0]}, "
-            f"{second[1]}). The values are single numbers, {values[0]}, {values[1]} and then {values[2]}, "
-            f"{values[3]}. Weights are 2^(x − m) / l, with 2 in place of e. What does the kernel hold after each "
-            "block? Õ is the output before the division by l."
+            f"A row's scores come in two blocks: ({first[0]}, {first[1]}), then ({second[0]}, {second[1]}). The values "
+            f"are single numbers: {values[0]}, {values[1]}, then {values[2]}, {values[3]}. Weights are 2^(x − m) / l, "
+            "with 2 in place of e. What does the kernel hold after each block? Õ is the output before the division by "
+            "l."
         ),
         rows=("after the first block", "after the second block"),
         columns=("m", "l", "Õ"),
@@ -85,20 +85,19 @@ def order_of_the_pieces(draw: Random) -> Question:
     keys, pieces = draw.choice((1024, 4096, 16384)), draw.choice((3, 5, 7))
     ending, holds = draw.choice(
         (
-            ("Up to rounding the result is that of one walk from the first key to the last.", True),
-            ("The result is wrong unless the pieces happen to be finished from the first key to the last.", False),
+            ("Up to rounding, the result is the same as in one walk over all keys.", True),
+            ("The result is wrong unless the pieces are finished from the first key to the last.", False),
         )
     )
     return TrueFalse(
         statement=(
-            f"The {keys:,} keys of a row are cut into {pieces} pieces of unequal length. Different blocks of threads "
-            "compute (m, l, Õ) of one piece each, and the triples are merged in the order in which they happen to be "
-            f"finished. {ending}"
+            f"The {keys:,} keys of a row are cut into {pieces} pieces of unequal length. Blocks of threads compute (m, "
+            f"l, Õ) of one piece each, and the triples are merged in the order in which they are finished. {ending}"
         ),
         holds=holds,
         why=(
-            "Merging is associative and commutative: each triple is a sum over its keys, relative to its own maximum. "
-            "So pieces may have any size and come in any order. Only the rounding depends on it."
+            "Each triple holds sums over its keys, relative to its own maximum. Merging them is associative and "
+            "commutative; only the rounding depends on the order."
         ),
         read_again="The output comes along",
     )
@@ -109,29 +108,29 @@ def first_tile_hidden(draw: Random) -> Question:
     options = [
         Option(
             "NaN, whatever the later tiles hold",
-            "The new maximum is −∞ like the old one, and exp(−∞ − (−∞)) is NaN. Later tiles multiply it and add to it, "
-            "and NaN stays NaN. Subtracting 0 in place of −∞ keeps every term at 0.",
+            "The new maximum is −∞ like the old one, and exp(−∞ − (−∞)) is NaN. Later tiles multiply it and add to it. "
+            "Subtracting 0 in place of −∞ keeps every term at 0.",
             right=True,
         ),
         Option(
             "0 from this tile, so the row is right in the end",
-            "exp(−∞) is 0, but here the maximum is −∞ as well, and the exponent is the difference of two infinities.",
+            "The exponent is not −∞: it is the difference of two infinities.",
         ),
         Option(
-            "something wrong, which the next tile's factor exp(−∞ − m) = 0 wipes out",
-            "The factor is 0 indeed, but it multiplies what is there, and 0 times NaN is not 0.",
+            "something wrong, which the next tile's factor 0 wipes out",
+            "The factor exp(−∞ − m) is 0, but 0 times NaN is NaN.",
         ),
         Option(
-            "the average of V, as every key of the tile weighs the same",
-            "That is what a large negative number in place of −∞ would give: all differences are 0 then, not NaN.",
+            "the average of V, since every key of the tile weighs the same",
+            "That happens with a large negative number in place of −∞: all differences are 0 then.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
         prompt=(
-            "A row starts with m = −∞, l = 0 and Õ = 0. All keys of its first tile are masked: their scores are −∞. "
-            "Later tiles hold keys that it sees. A kernel computes `P = exp(S - m_new)` and `rescale = exp(m - "
-            "m_new)` with no further precaution. What is its output?"
+            "A row starts with m = −∞, l = 0 and Õ = 0. All keys of its first tile are masked, with scores of −∞. Its "
+            "later tiles hold visible keys. A kernel computes `P = exp(S - m_new)` and `rescale = exp(m - m_new)`. "
+            "What is the row's output?"
         ),
         options=tuple(options),
         read_again="The one trap",
@@ -148,8 +147,8 @@ def tiles_of_a_causal_mask(draw: Random) -> Question:
     crossed = [max(1, rows // columns) for rows, columns in shapes]  # tiles of keys that a query tile's diagonal meets
     return Grid(
         prompt=(
-            f"Self-attention of L = {length:,} tokens with a causal mask. How many tiles of S are computed, and how "
-            "many of these need the mask, because they hold a hidden pair too?"
+            f"Self-attention of L = {length:,} tokens, causal. How many tiles of S are computed, and how many of these "
+            "need the mask, because they hold a hidden pair too?"
         ),
         rows=("computed", "of these masked"),
         columns=tuple(f"B_r = {rows}, B_c = {columns}" for rows, columns in shapes),
@@ -158,13 +157,11 @@ def tiles_of_a_causal_mask(draw: Random) -> Question:
                 Figure(
                     count,
                     "tiles",
-                    f"Query tile i = 0, 1, … ends at query (i + 1) · {shape[0]} − 1 and needs the keys up to there: "
-                    f"(i + 1) · {shape[0]} / {shape[1]}, rounded up. Together {count}.",
+                    f"Query tile i = 0, 1, … needs the keys before (i + 1) · {shape[0]}: (i + 1) · {shape[0]} / "
+                    f"{shape[1]} tiles, rounded up. Together {count}.",
                     mistakes=(
-                        Mistake(total, "These are all tiles. Those wholly above the diagonal are never visited."),
-                        Mistake(
-                            total / 2, "Half of all tiles leaves out that tiles on the diagonal are computed whole."
-                        ),
+                        Mistake(total, "Tiles wholly above the diagonal are never visited."),
+                        Mistake(total / 2, "Tiles on the diagonal are computed whole, so it is more than half."),
                     ),
                 )
                 for shape, count, total in zip(shapes, visited, everything, strict=True)
@@ -173,8 +170,8 @@ def tiles_of_a_causal_mask(draw: Random) -> Question:
                 Figure(
                     count,
                     "tiles",
-                    f"Tiles of keys on the diagonal: {each} in each of {length // shape[0]} query tiles.",
-                    mistakes=(Mistake(before, "Tiles wholly below the diagonal are computed too, and need no mask."),),
+                    f"The diagonal crosses {each} in each of {length // shape[0]} query tiles.",
+                    mistakes=(Mistake(before, "Tiles wholly below the diagonal need no mask."),),
                 )
                 for shape, count, each, before in zip(shapes, masked, crossed, visited, strict=True)
             ),
@@ -203,9 +200,9 @@ def bytes_of_both_orders(draw: Random) -> Question:
     by_rows, by_columns = costs.ceil_div(length, rows), costs.ceil_div(length, columns)
     return Grid(
         prompt=(
-            f"One head, L = {length:,}, d = {d}, fp32, tiles with B_r = {rows} and B_c = {columns}, no mask. How many "
-            "MB (10⁶ bytes) does each loop order request, read and written together? FA1's first zeros in O are not "
-            f"counted. A matrix of L × d takes {one:.4g} MB."
+            f"One head, L = {length:,}, d = {d}, fp32, B_r = {rows}, B_c = {columns}, no mask. How many MB (10⁶ bytes) "
+            f"does each loop order request, reads and writes together? A matrix of L × d takes {one:.4g} MB. Leave out "
+            "the zeros that FA1 first writes to O."
         ),
         rows=("Q", "K and V", "O"),
         columns=("FA1: outer loop over K and V", "FA2: outer loop over Q"),
@@ -214,13 +211,13 @@ def bytes_of_both_orders(draw: Random) -> Question:
                 requested(
                     fa1["Q tiles"],
                     f"Q is read once for each of the {by_columns} tiles of keys.",
-                    Mistake(one, "FA1 holds K and V. Q streams past them once for every tile of keys."),
-                    Mistake(by_rows * one, "FA1's outer loop runs over tiles of keys: B_c says how many, not B_r."),
+                    Mistake(one, "FA1 holds K and V; Q streams past each of their tiles."),
+                    Mistake(by_rows * one, "FA1's outer loop runs over tiles of keys, and B_c says how many."),
                 ),
                 requested(
                     fa2["Q tiles"],
                     "A block loads its tile of Q once and holds it.",
-                    Mistake(by_columns * one, "FA2 holds the query tile. K and V are what streams past it."),
+                    Mistake(by_columns * one, "FA2 holds the query tile; K and V stream past it."),
                 ),
             ),
             (
@@ -228,29 +225,27 @@ def bytes_of_both_orders(draw: Random) -> Question:
                     fa1["K and V tiles"],
                     "Each tile of K and V is loaded once, by the outer loop.",
                     Mistake(one, "K and V are two matrices."),
-                    Mistake(2 * by_rows * one, "That is FA2's order. FA1's outer loop holds K and V."),
+                    Mistake(2 * by_rows * one, "FA2 does this; FA1's outer loop holds K and V."),
                 ),
                 requested(
                     fa2["K and V tiles"],
                     f"Both are read once for each of the {by_rows} query tiles.",
                     Mistake(by_rows * one, "K and V are two matrices."),
-                    Mistake(
-                        2 * by_columns * one, "K and V come back once per query tile: B_r says how often, not B_c."
-                    ),
-                    Mistake(2 * one, "K and V would be read once only if they stayed on the chip. FA2 holds Q."),
+                    Mistake(2 * by_columns * one, "K and V come back once per query tile: B_r says how often."),
+                    Mistake(2 * one, "K and V do not stay on the chip: FA2 holds Q."),
                 ),
             ),
             (
                 requested(
                     fa1["O tiles"],
                     f"O is read and written for each of the {by_columns} tiles of keys.",
-                    Mistake(by_columns * one, "O is written and also read back at each inner step."),
-                    Mistake(one, "FA1 leaves a query tile unfinished, and comes back to it for each tile of keys."),
+                    Mistake(by_columns * one, "Each inner step reads O too."),
+                    Mistake(one, "FA1 comes back to an unfinished O for each tile of keys."),
                 ),
                 requested(
                     fa2["O tiles"],
                     "O waits in registers, and is written once.",
-                    Mistake(2 * one, "Nothing of O is read back: it was never anywhere but in registers."),
+                    Mistake(2 * one, "O is never read back: until it is written, it is in registers."),
                 ),
             ),
         ),
@@ -268,9 +263,9 @@ def shared_memory_of_the_tiles(draw: Random) -> Question:
     limit = nvrtc.SM_LIMITS[90].shared_per_block // _KIB
     return Aggregate(
         prompt=(
-            f"A block holds tiles of Q, K, V and S in shared memory, in fp32, with B_r = {rows}, B_c = {columns}, d = "
-            f"{d} and no padding. How many KiB (1024 bytes) is that? A block may take 48 without asking, and at most "
-            f"{limit} on Hopper."
+            f"A block holds tiles of Q, K, V and S in shared memory: fp32, B_r = {rows}, B_c = {columns}, d = {d}, no "
+            f"padding. How many KiB (1024 bytes) is that? A block gets 48 without asking, and at most {limit} on "
+            "Hopper."
         ),
         parts=(
             (
@@ -294,7 +289,7 @@ def shared_memory_of_the_tiles(draw: Random) -> Question:
                     f"{rows} · {columns} numbers of 4 bytes",
                     mistakes=(
                         Mistake(scores / 4, elements),
-                        Mistake(query, "A row of S has a number for each key of the tile, B_c of them, and not d."),
+                        Mistake(query, "A row of S has B_c numbers, one for each key of the tile, and not d."),
                     ),
                 ),
             ),
@@ -328,22 +323,20 @@ def tiles_for_two_blocks(draw: Random) -> Question:
 
     def why(shape: tuple[int, int]) -> str:
         if shape == best:
-            return (
-                "Two blocks fit, and K and V are requested as seldom as that allows. A larger B_c would save no byte."
-            )
+            return "Two blocks fit, and K and V are requested as seldom as that allows. A larger B_c saves no byte."
         if not two_fit(shape):
-            return "Twice these tiles do not fit: while one block waits at a barrier, nothing else runs."
+            return "Two such blocks do not fit: while one waits, nothing else runs."
         if requested(shape) == requested(best):
-            return "The bytes are the same as with a smaller B_c. It only takes more shared memory."
-        return "It fits, but K and V are requested more often than need be: L / B_r times."
+            return "A smaller B_c requests the same bytes and takes less shared memory."
+        return "It fits, but a larger B_r would request K and V less often."
 
     return TradeOff(
         prompt=(
-            f"FA2's loop order with tiles of Q, K, V and S in fp32, without padding; one head, L = {length:,}, d = "
-            f"{d}, no mask. A multiprocessor of sm_{arch} has "
-            f"{limits.shared // _KIB} KiB of shared memory, and the system takes {limits.shared_reserved // _KIB} KiB "
-            "of it for each block. Two blocks shall fit at a time, so that one computes while the other waits. Which "
-            "tiles request the fewest bytes, and with these bytes take the least shared memory?"
+            f"FA2's loop order, tiles of Q, K, V and S in fp32 without padding; one head, L = {length:,}, d = {d}, no "
+            f"mask. A multiprocessor of sm_{arch} has {limits.shared // _KIB} KiB of shared memory, of which the "
+            f"system takes {limits.shared_reserved // _KIB} KiB for each block. Two blocks must fit, so that one "
+            "computes while the other waits. Which tiles then request the fewest bytes and, among these, take the "
+            "least shared memory?"
         ),
         columns=("shared memory, KiB", "requested, MB"),
         options=tuple(
@@ -367,22 +360,21 @@ def share_of_the_peak(draw: Random) -> Question:
     alone = 100 * costs.arithmetic_intensity(1, 2) / balance
     return Number(
         prompt=(
-            f"Each thread computes a piece of {rows} × {columns} scores in registers. For each step of d it loads the "
-            f"{rows} numbers of Q and the {columns} of K from shared memory, each by an instruction of its own. A "
-            "multiprocessor executes four warps' multiply-adds per clock, and one warp's load from shared memory. "
-            "Which share of the multiply-add peak do the loads allow at most?"
+            f"Each thread computes a piece of {rows} × {columns} scores in registers. For each step of d it loads "
+            f"{rows} numbers of Q and {columns} of K from shared memory, each by its own instruction. Per clock a "
+            "multiprocessor executes four warps' multiply-adds and one warp's load. Which share of the multiply-add "
+            "peak do the loads allow at most?"
         ),
         figure=Figure(
             share,
             "%",
             f"{rows} + {columns} loads give {rows} · {columns} multiply-adds. Four per clock would need 4 · "
-            f"{rows + columns} / {rows * columns} loads per clock, and there is one: {share:.1f} %. A compiler that "
-            "merges four loads into one of 16 bytes, or lanes that share a number, need fewer: count instructions and "
-            "wavefronts of the program, not words of the source.",
+            f"{rows + columns} / {rows * columns} loads per clock, and there is one: {share:.1f} %. Loads of 16 bytes, "
+            "or lanes that share a number, allow more.",
             0.01,
             (
-                Mistake(alone, "That is one score per thread, where each multiply-add reads two numbers."),
-                Mistake(4 * share, "Four warps compute at a time, and only one of them can load per clock."),
+                Mistake(alone, "That is for one score per thread, with two loads for each multiply-add."),
+                Mistake(4 * share, "Four warps compute at a time, but only one can load per clock."),
             ),
         ),
         read_again="9 From plain to fast: register tiles",
@@ -395,33 +387,32 @@ def a_test_that_passes(draw: Random) -> Question:
     options = [
         Option(
             "Compare with float64 on large logits, planted keys and ragged lengths.",
-            "Small inputs give scores near 0, so that no maximum rises and every factor is nearly 1. Inputs with "
-            "peaks make "
-            "a wrong or missing factor visible.",
+            "Small inputs give scores near 0, so that every factor is nearly 1. Inputs with peaks make a wrong factor "
+            "visible.",
             right=True,
         ),
         Option(
             "Run compute-sanitizer once more, with all of its tools.",
-            "A sanitizer knows who reads and writes what, and when. It knows no formula: a missing factor is silent.",
+            "A sanitizer knows who reads and writes what, and when. It knows no formula.",
         ),
         Option(
             "Repeat the test with a hundred other seeds.",
-            "A hundred inputs of one kind are one kind of input: none of them makes the maximum rise by much.",
+            "None of a hundred such inputs makes the maximum rise by much.",
         ),
         Option(
-            "Compute the sums and the last step, the division by l, in double precision.",
-            "A wrong sum divided precisely is a wrong output. First find an input on which the error shows.",
+            "Compute the sums and the division by l in double precision.",
+            "A wrong sum stays wrong in double precision. First find an input that shows the error.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
         prompt=(
-            f"Your kernel agrees with PyTorch to 1e-5 on random inputs with standard deviation {sigma}, {length} "
-            "tokens, and compute-sanitizer finds nothing. In training the loss soon goes its own way. What do you try "
-            "first?"
+            f"Your kernel agrees with PyTorch to 1e-5 on {length} tokens of random inputs with standard deviation "
+            f"{sigma}, and compute-sanitizer finds nothing. In training the loss soon leaves PyTorch's. What do you "
+            "try first?"
         ),
         options=tuple(options),
-        read_again="Mistakes that only numbers show",
+        read_again="Mistakes in the formula",
         kind="scenario",
     )
 
