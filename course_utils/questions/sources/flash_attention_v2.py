@@ -59,8 +59,8 @@ def registers_for_s_and_o(draw: Random) -> Question:
     warps = 4
     scores = costs.score_matrix_bytes(1, 1, queries, columns, REGISTER) / (REGISTER * LANES)
     output = costs.tile_shared_bytes(queries, columns, d, REGISTER, kv_buffers=0) / (REGISTER * LANES)  # as large as Q
-    packed = "The sums are fp32, a register each. Only P, once rounded, is packed two to a register."
-    whole = "That divides the whole block's tile among one warp's lanes. Each warp has its own rows only."
+    packed = "The sums are fp32, a register each. Only P is packed, once it is rounded."
+    whole = "That is the whole block's tile. A warp has its own rows only."
     least = f"Of {MOST_REGISTERS} that a lane can have."
 
     def figure(registers: float, width: int) -> Figure:
@@ -95,7 +95,7 @@ def wavefronts_of_a_matrix(draw: Random) -> Question:
         return Figure(
             count,
             "wavefronts",
-            f"Rows of {pitch} bytes. The chunks lie in bank groups {', '.join(map(str, groups))}: {count} in one.",
+            f"Rows of {pitch} bytes, bank groups {', '.join(map(str, groups))}: at most {count} in one.",
             mistakes=(Mistake(4 * count, "That is `ldmatrix.x4`: four such matrices."),),
         )
 
@@ -179,10 +179,10 @@ def queries_per_warp(draw: Random) -> Question:
 
     def why(queries: int) -> str:
         if queries == best:
-            return "Its S and O stay in registers, and each fragment of K and V serves as many queries as that allows."
+            return "S and O stay in registers, and each fragment of K and V serves as many queries as possible."
         if queries > best:
-            return "S and O do not fit beside the rest. Spilled registers go to local memory and back, at each tile."
-        return "It fits, but a fragment from shared memory serves fewer queries than the registers would allow."
+            return "S and O do not fit. Spilled registers go to local memory and back, at each tile."
+        return "It fits, but each fragment serves fewer queries than the registers would allow."
 
     return TradeOff(
         prompt=(
