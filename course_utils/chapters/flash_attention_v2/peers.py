@@ -245,8 +245,8 @@ def show_places() -> None:
 
 def short_sequences() -> None:
     """Shows the GPU's microseconds for one short sequence: our kernel, PyTorch's kernels, naive attention."""
-    names = (*BY_LENGTH, NAIVE)
-    times = {name: {L: _short(name, L) for L in SHORT_LENGTHS} for name in names}
+    names = {OURS: OURS, "FLASH": PEERS[0], "cuDNN": PEERS[1], "efficient": BY_LENGTH[-1], "naive": NAIVE}
+    times = {shown: {L: _short(name, L) for L in SHORT_LENGTHS} for shown, name in names.items()}
     plots.short_calls({"the kernel alone": times})
     plt.show()
     table = [{"L": length} | {name: of[length] for name, of in times.items()} for length in SHORT_LENGTHS]
