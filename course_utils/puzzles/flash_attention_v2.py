@@ -183,8 +183,8 @@ PUZZLES = {
                 ),
             ),
         ),
-        hint="With lane = 4 g + t, c[0] and c[1] belong to row g, columns 2t and 2t + 1; c[2] and c[3] to the same "
-        "columns of row g + 8. A row of C has 8 numbers.",
+        hint="With lane = 4 g + t, c[0] and c[1] belong to row g, columns 2 t and 2 t + 1; c[2] and c[3] belong to the "
+        "same columns of row g + 8. A row of C has 8 numbers.",
     ),
     "swizzle": Puzzle(
         Exercise(
@@ -210,8 +210,8 @@ PUZZLES = {
             },
             half_in_step=False,
         ),
-        hint="Store in[e] in the tile, wait for the others, and load out[e] from it. Both sides take the row and the "
-        "chunk of what they move to the same place: row 8 · row, and in it the chunk XOR the row modulo 8.",
+        hint="Store in[e] in the tile, wait for the other threads, and load out[e] from the tile. Chunk c of row r has "
+        "the same place both times: 8 · r + (c XOR (r modulo 8)).",
     ),
     "softmax_gradient": Puzzle(
         Exercise(

@@ -148,18 +148,6 @@ def lead_by_rescaling() -> None:
     print(f"not causal, L = {LENGTH}, {measured.caption(record())}")
 
 
-def long_sequences() -> None:
-    """Shows TFLOP/s at d = 128 and 16,384 tokens, the shape that FlashAttention-3's authors report."""
-    table = []
-    for which, is_causal in (("forward", False), ("forward", True), ("backward", False)):
-        row = {"": which + ", causal" * is_causal}
-        for name in (OURS, *reversed(PEERS)):
-            where = {"part": "lengths", "pass": which, "is_causal": is_causal, "head_dim": 128, "length": 16384}
-            row[name] = round(record().select(name=name, **where)[0]["tflop_per_s"])
-        table.append(row)
-    show.table(table, f"TFLOP/s, d = 128, L = 16384; {measured.caption(record())}", folded=True)
-
-
 # ---- under the roofs
 
 
@@ -232,7 +220,7 @@ def time_and_memory() -> None:
 
 
 def training_caption() -> str:
-    """The caption of `time_and_memory`."""
+    """The shape and the recording that `time_and_memory` shows."""
     return f"B · L = {TOKENS}, H · d = {WIDTH}, d = 64, fp16, {measured.caption(record())}"
 
 
@@ -256,51 +244,25 @@ def show_places() -> None:
 
 
 def short_sequences() -> None:
-    """Shows the microseconds of one short sequence: of the kernel alone, and of a whole call."""
-    kinds = {"ours": OURS, "FLASH": PEERS[0], "cuDNN": PEERS[1]}
-    calls = kinds | {"efficient": "torch memory-efficient", "naive": NAIVE}
-    of_kernel, of_call = (
-        {kind: {L: _short(name, L, which) for L in SHORT_LENGTHS} for kind, name in ways.items()}
-        for ways, which in ((kinds, "median_ms"), (calls, "call_ms"))
-    )
-    plots.short_calls({"the kernel alone": of_kernel, "a whole call": of_call})
+    """Shows the GPU's microseconds for one short sequence: our kernel, PyTorch's kernels, naive attention."""
+    names = {OURS: OURS, "FLASH": PEERS[0], "cuDNN": PEERS[1], "efficient": BY_LENGTH[-1], "naive": NAIVE}
+    times = {shown: {L: _short(name, L) for L in SHORT_LENGTHS} for shown, name in names.items()}
+    plots.short_calls({"the kernel alone": times})
     plt.show()
-    table = []
-    for length in SHORT_LENGTHS:
-        row = {"L": length} | {f"kernel: {kind}": times[length] for kind, times in of_kernel.items()}
-        table.append(row | {f"call: {kind}": times[length] for kind, times in of_call.items()})
+    table = [{"L": length} | {name: of[length] for name, of in times.items()} for length in SHORT_LENGTHS]
     where = f"forward, B = 1, H = 16, d = 64; {measured.caption(record())}"
-    show.table(table, f"µs, the kernel alone and a whole call, {where}", folded=True)
-    as_fast = [str(L) for L in SHORT_LENGTHS if of_call["naive"][L] <= of_call["ours"][L]]
-    print(
-        f"a call of naive attention is at least as fast as one of ours at L = {', '.join(as_fast) or 'none of these'}"
-    )
+    show.table(table, f"µs of the kernel alone, {where}", folded=True)
 
 
-def _short(name: str, length: int, which: str) -> float:
-    """Microseconds of a forward pass of one short sequence."""
+def _short(name: str, length: int) -> float:
+    """Microseconds of the GPU for a forward pass of one short sequence."""
     found = record().select(part="short", name=name, length=length, head_dim=64, **{"pass": "forward"})
-    return 1e3 * found[0][which] if found else float("nan")
-
-
-def few_queries() -> None:
-    """Shows the microseconds for few queries and a long cache, by each of our ways and by PyTorch's kernels."""
-    ways, table = _ways(), []
-    for batch, keys, queries in _shapes("batch", "length", "query_length"):
-        found = record().select(part="few queries", batch=batch, length=keys, query_length=queries)
-        times = {row["name"]: 1e3 * row["median_ms"] for row in found}
-        row = {"B": batch, "L_k": keys, "L_q": queries} | {name: times.get(name, "") for name in ways}
-        for peer in PEERS:
-            row[peer] = min((times[name] for name in (peer, peer + BY_HAND) if name in times), default="")
-        table.append(row)
-    show.table(
-        table, f"µs, 32 query heads, 8 key heads, d = 128, fp16, no mask; {measured.caption(record())}", folded=True
-    )
+    return 1e3 * found[0]["median_ms"] if found else float("nan")
 
 
 def one_query() -> None:
     """Shows at which rate K and V are read for one query, by the fastest of our ways and of PyTorch's, and what each
-    way gains."""
+    of our ways gains over a tile for each head."""
     copy = ceilings()["device memory copy"]["gb_per_s"] / 1e3
     ways = {"keys split": UNPACKED + SPLIT, "packed": OURS, "both": OURS + SPLIT}
     table, groups = [], {}
@@ -311,8 +273,8 @@ def one_query() -> None:
         for shown, name in ways.items():
             row[shown] = f"{base / found[name]['median_ms']:.2f} ×" if name in found else ""
         rate = max(found[name]["tb_per_s"] for name in _ways() if name in found)
-        row |= {"ours, TB/s": rate, "of a copy's rate": f"{rate / copy:.0%}"}
-        rates = {"ours": rate}
+        row |= {f"{OURS}, TB/s": rate, "% of a copy's rate": round(100 * rate / copy)}
+        rates = {OURS: rate}
         for peer in PEERS:
             of_peer = [found[name]["tb_per_s"] for name in (peer, peer + BY_HAND) if name in found]
             row[f"{peer}, TB/s"] = rates[peer] = max(of_peer, default=float("nan"))
@@ -320,7 +282,7 @@ def one_query() -> None:
         groups[f"B = {batch}\n{keys:,} keys"] = rates
     plots.reading_rates(groups, copy)
     plt.show()
-    what = "one query: as fast as with a tile for each head; K and V read"
+    what = "one query: gain over a tile for each head, and the rate at which K and V are read"
     show.table(table, f"{what}; {measured.caption(record())}", folded=True)
 
 

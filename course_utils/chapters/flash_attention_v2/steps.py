@@ -20,7 +20,7 @@ from course_utils.emulator import profile, sanitize
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, launch
 from course_utils.measured import Row
 from course_utils.measured.flash_attention_v2 import TOKENS, WIDTH
-from course_utils.operators import flash_attention_minimal, flash_attention_v2
+from course_utils.operators import flash_attention_v2
 from course_utils.toolchain import nvrtc
 
 CHAPTER = "03_flash_attention_v2"
@@ -124,13 +124,6 @@ def more_or_fewer(number: str) -> str:
 def compare(number: str) -> None:
     """Shows the counts of a step beside those of the step before it, as a picture and a table."""
     _show_counts([counted(step) for step in rung(number)])
-
-
-def compare_with_chapter_02() -> None:
-    """Shows the counts of step 1 beside those of chapter 02's kernel."""
-    full = [x.float() for x in _one_head(256)]
-    before = counts("chapter 02", "02_flash_attention_minimal/forward.cu", lambda: flash_attention_minimal(*full))
-    _show_counts([before, counted(LADDER[0])])
 
 
 def _one_head(length: int) -> list[Tensor]:

@@ -33,9 +33,9 @@ def formats() -> None:
     for dtype in DTYPES:
         rounded = [x.to(dtype) for x in exact_inputs()]
         expected = reference.attention(*rounded)
-        for name, attention in (("ours", flash_attention_v2), ("plain PyTorch", reference.torch_attention)):
+        for name, attention in ((OURS, flash_attention_v2), ("plain PyTorch", reference.torch_attention)):
             error = (attention(*rounded) - expected).abs().max().item()
-            print(f"{str(dtype)[6:]:8}: {name:13} is off by {error:.1e} at most")
+            print(f"{str(dtype)[6:]:8}: {name:18} is off by {error:.1e} at most")
 
 
 @functools.cache
@@ -248,7 +248,7 @@ def training_step() -> None:
 
 
 def parts_of_the_step() -> None:
-    """Draws the GPU milliseconds of the step part by part, which shows where ours loses."""
+    """Draws the GPU milliseconds of the step part by part, and prints in which parts our operator loses time."""
     rows = record().select(part="block")
     parts = {row["name"]: _parts(row) for row in rows}
     shown = list(_parts(rows[0]))[2:]
@@ -260,7 +260,7 @@ def parts_of_the_step() -> None:
     ours = parts[OURS]
     for peer in ("SDPA", "torch FLASH"):
         lost = {part: ours[part] - parts[peer][part] for part in shown}
-        print(f"ours takes {ours['whole step'] - parts[peer]['whole step']:+.2f} ms beside {peer}:", end=" ")
+        print(f"{OURS} takes {ours['whole step'] - parts[peer]['whole step']:+.2f} ms beside {peer}:", end=" ")
         print(
             ", ".join(f"{part.split()[-1]} {ms:+.2f}" for part, ms in sorted(lost.items(), key=lambda part: -part[1]))
         )

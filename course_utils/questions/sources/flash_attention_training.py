@@ -1,50 +1,57 @@
-"""Questions of chapter 03's second notebook: half precision, gradients. Their ids are the chapter's."""
+"""Questions of chapter 03's second notebook: gradients in 16 bits, the backward pass. Their ids are the chapter's."""
 
+import math
 from random import Random
+
+import torch
 
 from course_utils import measured
 from course_utils.questions.question import Choice, Option, Question, Source, Votes
 
 
 def a_loss_that_stays(draw: Random) -> Question:
-    """A loss that does not move"""
-    batch, length, width = draw.choice(((16, 2048, 768), (8, 4096, 1024), (32, 2048, 1024)))
+    """A factor for the loss"""
+    smallest = draw.choice((-40, -38, -36))  # exponents of 2; unscaled, all that is in between is 0 in fp16
+    largest = smallest + draw.choice((8, 10))
+    half = torch.finfo(torch.float16)
+    first, end = round(math.log2(half.smallest_normal)), round(math.log2(half.max))
+    fits = first - smallest + 2
     options = [
         Option(
-            "Scale the loss by a power of two, and unscale the gradients in fp32",
-            "All gradients are linear in the loss. Scaled, they lie where fp16 has all its digits; fp32 holds them "
-            "after the "
-            "division.",
+            f"{_power(fits)}",
+            f"Scaled, they lie between {_power(smallest + fits)} and {_power(largest + fits)}, where fp16 has all its "
+            "digits.",
             right=True,
         ),
         Option(
-            "Raise the learning rate by as many powers of two as the gradients are too small",
-            "The gradients are exactly 0 by then. No factor afterwards brings back what was rounded away.",
+            f"{_power(fits - 8)}",
+            f"The smallest become {_power(smallest + fits - 8)}: subnormal, with few digits left.",
         ),
         Option(
-            "Clip the gradients, as they overflow",
-            "Overflow would give infinities and NaN. Exact zeros are the other end of the format.",
+            f"{_power(end - largest + 4)}",
+            f"The largest become {_power(end + 4)}: infinity in fp16.",
         ),
         Option(
-            "Keep the log-sum-exp in float64",
-            (
-                "The log-sum-exp is fp32 already, and P comes out right. What is too small is dO, before attention "
-                "sees it."
-            ),
+            f"None: a learning rate {_power(fits)} times as high does the same",
+            "The learning rate multiplies gradients that are rounded already. A 0 stays 0.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
         prompt=(
-            "A model that predicts vectors is trained in fp16. The loss is a mean of squares over "
-            f"{batch} · {length:,} tokens of {width} numbers each, so that an element of dO is about "
-            f"{1 / (batch * length * width):.0e}. The loss does not move, and "
-            "nearly all elements of dQ are exactly 0. In bf16 the same model learns. What do you do?"
+            f"In bf16 a model learns; its gradients in attention lie between {_power(smallest)} and {_power(largest)}. "
+            f"In fp16 the loss does not move. fp16 has all its digits from {_power(first)} on and ends just below "
+            f"{_power(end)}. By which factor do you scale the loss in fp16?"
         ),
         options=tuple(options),
         read_again="10 Gradients that vanish",
         kind="scenario",
     )
+
+
+def _power(exponent: int) -> str:
+    """A power of two as text: 2⁻³⁰."""
+    return "2" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def backward_by_tiles(draw: Random) -> Question:
@@ -66,8 +73,8 @@ def backward_by_tiles(draw: Random) -> Question:
             right=True,
         ),
         Option(
-            "Computing P again saves the memory of a matrix of L × L, and costs a matrix product that reading it "
-            "would not.",
+            "Computing P again saves the memory of a matrix of L × L, and costs one matrix product more than reading P "
+            "does.",
             "Five products instead of four. Section 11 timed a fused kernel either way: recomputing took "
             f"{min(slower):.2f} to {max(slower):.2f} times as long as reading.",
             right=True,
@@ -76,7 +83,7 @@ def backward_by_tiles(draw: Random) -> Question:
     false = [
         Option(
             "With a second pass for dQ the backward pass takes as many matrix products as with atomics.",
-            "It computes S and dP once more: seven products against five.",
+            "The second pass computes S and dP again: seven products against five.",
         ),
         Option(
             "The atomics add in fp16, since dQ is fp16 in the end.",

@@ -33,8 +33,8 @@ def flop_per_byte(draw: Random) -> Question:
     return Number(
         prompt=(
             f"Cross-attention in fp16, forward: {heads} heads, L_q = {queries:,}, L_k = {keys:,}, d = {d}, no mask. "
-            "Q, K and V are read once from HBM, O is written once, nothing else is moved. How many FLOP are done for "
-            "each byte? A multiply-add is 2 FLOP; the softmax is not counted."
+            "The kernel reads Q, K and V once from HBM and writes O once. How many FLOP does it do for each byte? A "
+            "multiply-add is 2 FLOP; the softmax is not counted."
         ),
         figure=Figure(
             costs.arithmetic_intensity(flops, least),
@@ -44,8 +44,8 @@ def flop_per_byte(draw: Random) -> Question:
             0.01,
             (
                 Mistake(flops / 2 / least, "A multiply-add is two operations."),
-                Mistake(flops / (least / 2), "An fp16 number takes two bytes: that counts elements."),
-                Mistake(flops / without_output, "O has to be written, too."),
+                Mistake(flops / (least / 2), "That counts elements. An fp16 number takes two bytes."),
+                Mistake(flops / without_output, "O is written as well."),
                 Mistake(queries / 2, "L / 2 holds for as many keys as queries. Here there are more keys."),
             ),
         ),
@@ -59,8 +59,8 @@ def registers_for_s_and_o(draw: Random) -> Question:
     warps = 4
     scores = costs.score_matrix_bytes(1, 1, queries, columns, REGISTER) / (REGISTER * LANES)
     output = costs.tile_shared_bytes(queries, columns, d, REGISTER, kv_buffers=0) / (REGISTER * LANES)  # as large as Q
-    packed = "The sums are fp32, a register each. Only P, once rounded, is packed two to a register."
-    whole = "That divides the whole block's tile among one warp's lanes. Each warp has its own rows only."
+    packed = "The sums are fp32, a register each. Only P is packed, once it is rounded."
+    whole = "That is the whole block's tile. A warp has its own rows only."
     least = f"Of {MOST_REGISTERS} that a lane can have."
 
     def figure(registers: float, width: int) -> Figure:
@@ -95,16 +95,15 @@ def wavefronts_of_a_matrix(draw: Random) -> Question:
         return Figure(
             count,
             "wavefronts",
-            f"A row is {pitch} bytes, and the eight chunks lie in bank groups {', '.join(map(str, groups))}. As many "
-            f"of them as share a group wait for one another: {count}.",
-            mistakes=(Mistake(4 * count, "That is `ldmatrix.x4`, which reads four such matrices."),),
+            f"Rows of {pitch} bytes, bank groups {', '.join(map(str, groups))}: at most {count} in one.",
+            mistakes=(Mistake(4 * count, "That is `ldmatrix.x4`: four such matrices."),),
         )
 
     return Grid(
         prompt=(
-            "`ldmatrix` reads a matrix of 8 × 8 numbers of 16 bits: one chunk of 16 bytes from each of eight rows "
-            "that follow one another. Shared memory has 32 banks of 4 bytes, so a chunk takes a group of four banks. "
-            "How many wavefronts does one matrix take, if rows have this many numbers and this much padding?"
+            "`ldmatrix` reads a matrix of 8 × 8 numbers of 16 bits: one chunk of 16 bytes from each of eight "
+            "neighbouring rows. Shared memory has 32 banks of 4 bytes, so a chunk takes a group of four banks. "
+            "How many wavefronts does one matrix take, for rows of this many numbers and this much padding?"
         ),
         rows=tuple(f"{padding} numbers of padding" if padding else "no padding" for padding in paddings),
         columns=tuple(f"{width} numbers" for width in widths),
@@ -124,8 +123,8 @@ def whose_copies(draw: Random) -> Question:
         ),
         holds=holds,
         why=(
-            "The wait covers the thread's own copies. Those of the other threads are there after a barrier as well, "
-            "which all pass after their own wait."
+            "The wait covers the thread's own copies. The other threads' copies are there after a barrier, which all "
+            "threads pass after their own wait."
         ),
         read_again="Step 3b: copies past the registers",
     )
@@ -142,14 +141,11 @@ def why_p_stays(draw: Random) -> Question:
         ),
         Option(
             "Each lane holds whole rows of S, so that the softmax needs no other lane",
-            (
-                "Four lanes share a row. They agree on its maximum by two shuffles; that alone would not bring P into "
-                "place."
-            ),
+            ("Four lanes share a row, and agree on its maximum by two shuffles. That would not bring P into place."),
         ),
         Option(
             "`mma.sync` reads its left factor from shared memory by itself",
-            "All factors of `mma.sync` are registers. That P is not in shared memory is what is to be explained.",
+            "All factors of `mma.sync` are registers. `ldmatrix` brings them from shared memory.",
         ),
         Option(
             "P is the transpose of what V needs, and `ldmatrix.trans` turns it in registers",
@@ -183,17 +179,17 @@ def queries_per_warp(draw: Random) -> Question:
 
     def why(queries: int) -> str:
         if queries == best:
-            return "Its S and O stay in registers, and each fragment of K and V serves as many queries as that allows."
+            return "S and O stay in registers, and each fragment of K and V serves as many queries as possible."
         if queries > best:
-            return "S and O do not fit beside the rest. What spills goes to local memory and back, at each tile."
-        return "It fits, but a fragment from shared memory serves fewer queries than the registers would allow."
+            return "S and O do not fit. Spilled registers go to local memory and back, at each tile."
+        return "It fits, but each fragment serves fewer queries than the registers would allow."
 
     return TradeOff(
         prompt=(
-            f"A warp's queries at tiles of {columns} keys, d = {d}, fp16. S and O live in fp32 registers; a lane has "
-            f"{MOST_REGISTERS}, and needs {others} for all else. Nothing may spill. Which choice then "
-            "reads the fewest bytes from shared memory for each product? (The second column is the rate at which "
-            "shared memory can feed fragments of K and V; the tensor cores' own peak is another limit.)"
+            f"How many queries should a warp have, with tiles of {columns} keys, d = {d}, fp16? S and O live in fp32 "
+            f"registers; a lane has {MOST_REGISTERS} registers, and needs {others} for all else. Nothing may spill. "
+            "Which choice reads the fewest bytes from shared memory for each product? (The second column is the rate "
+            "at which shared memory can feed fragments of K and V; the tensor cores' peak is another limit.)"
         ),
         columns=("S and O, registers per lane", "shared memory allows, TFLOP/s"),
         options=tuple(
@@ -222,17 +218,17 @@ def warps_that_fit(draw: Random) -> Question:
 
     fits, by_registers, by_shared = fitting(registers, shared), fitting(registers, 0), fitting(16, shared)
     ways = [
-        (by_registers.warps, "That counts registers only. Shared memory is handed out to blocks, too."),
+        (by_registers.warps, "That counts registers only. Blocks need shared memory as well."),
         (by_shared.warps, "That counts shared memory only. The blocks' registers must fit as well."),
         (fits.blocks, "Those are blocks. A block has several warps."),
     ]
     return Number(
         prompt=(
             f"A kernel takes {registers} registers per thread, {threads} threads per block and {shared} KiB of shared "
-            f"memory per block. A multiprocessor of sm_90 has {limits.registers:,} registers, "
-            f"{limits.shared // 2**10} KiB of shared memory, of which the system takes "
-            f"{limits.shared_reserved // 2**10} KiB for each block, and room for {limits.warps} warps. How many warps "
-            "does it hold at a time?"
+            f"memory per block. A multiprocessor of sm_90 has room for {limits.warps} warps, {limits.registers:,} "
+            f"registers and {limits.shared // 2**10} KiB of shared memory; the system takes "
+            f"{limits.shared_reserved // 2**10} KiB of it for each block. A warp gets registers in units of 256, so "
+            "255 per thread count as 256. How many warps does the multiprocessor hold at a time?"
         ),
         figure=Figure(
             fits.warps,
@@ -253,9 +249,9 @@ def cache_of_grouped_heads(draw: Random) -> Question:
     ungrouped = costs.kv_cache_bytes(tokens, heads, d, layers=layers) / 1e9
     return Number(
         prompt=(
-            f"A model with {layers} layers generates text. Each layer has {heads} query heads and keeps, for each past "
-            f"token, a key and a value of {d} numbers for each of its {kv_heads} key heads, in bf16. How many GB (10⁹ "
-            f"bytes) do the keys and values of {tokens:,} past tokens take in all layers, for one sequence?"
+            f"A model with {layers} layers generates text. A layer has {heads} query heads and {kv_heads} key heads. "
+            f"For each past token it keeps a key and a value of {d} numbers for each key head, in bf16. How many GB "
+            f"(10⁹ bytes) do {tokens:,} past tokens of one sequence take in all layers?"
         ),
         figure=Figure(
             kept,
