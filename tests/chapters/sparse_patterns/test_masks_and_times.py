@@ -53,12 +53,10 @@ def test_blocks_of_16_use_a_quarter_of_their_tiles():
     assert (of_all, of_visited) == (64 / 16384, 0.25)
 
 
-def test_the_picture_of_what_is_useful_has_the_figures_of_the_table(drawn, tables):
+def test_the_picture_of_what_is_useful_has_a_dot_for_each_pattern(drawn):
     masks.show_useful()
-    masks.useful_table()
-    shares = re.findall(r"(\d+)%$", tables[0][0], re.MULTILINE)
-    assert len(shares) == len(masks.EDGES)
-    assert {f"{x:.0f}" for x in points(drawn[0].axes[0])} == {*shares, "100"}  # and the line at 100
+    shares = {100 * masks.useful(pattern)[1] for pattern in masks.EDGES}
+    assert points(drawn[0].axes[0]) == {*shares, 100}  # and the line at 100
 
 
 def test_gathering_reads_each_key_for_each_pair():
