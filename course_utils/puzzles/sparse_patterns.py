@@ -248,7 +248,7 @@ PUZZLES = {
         ),
         hint="Which is the first key that the block's first query i0 sees, and which is the last that its last query "
         "sees? Each lies in the tile with the number key / B_C. The first queries have less than a window before "
-        "them, and the last block may have less than B_R queries.",
+        "them, and the last block may have fewer than B_R queries.",
     ),
     "residue": Puzzle(
         Exercise(

@@ -1,4 +1,4 @@
-"""Chapter 04's attention by torch.compile: the graph of a layer that has a pattern, and how many graphs are made."""
+"""Chapter 04's attention by torch.compile: a layer that has a pattern, and how many graphs are made of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,28 @@ from torch.fx import GraphModule
 from course_utils import patterns, plots
 from course_utils.chapters.sparse_patterns.runs import inputs
 from course_utils.operators import sparse_attention
+from course_utils.patterns import Pattern
 
 LENGTHS, WINDOWS = (150, 200, 90), (40, 30, 20)
 AS_IT_IS = "three lengths, as it is"
 WAYS = {"three lengths, dynamic=False": False, AS_IT_IS: None, "three lengths, dynamic=True": True}
+
+
+class Layer(nn.Module):
+    """Attention of one head with d = 64 by a pattern: `[B, L, 64]` to `[B, L, 64]`."""
+
+    def __init__(self, pattern: Pattern) -> None:
+        super().__init__()
+        self.qkv, self.pattern = nn.Linear(64, 3 * 64), pattern
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.qkv(x)[:, None].chunk(3, dim=-1)
+        return sparse_attention(query, key, value, self.pattern)[:, 0]
+
+
+def layer(pattern: Pattern) -> Layer:
+    """The layer where this notebook's kernels run, in fp16."""
+    return Layer(pattern).to(inputs(1)[0].device, torch.float16)
 
 
 def by_graphs(
@@ -30,13 +48,6 @@ def by_graphs(
 
     torch._dynamo.reset()  # a cell may run again and again; what it compiled before counts towards a limit
     return torch.compile(model, fullgraph=True, dynamic=dynamic, backend=keep)
-
-
-def show_graph(graph: GraphModule) -> None:
-    """Prints the calls of a graph with their arguments, a line each."""
-    for node in graph.graph.nodes:
-        if node.op.startswith("call"):
-            print(f"{node.name:24} {', '.join(map(str, node.args))}")
 
 
 def count_graphs(layer: nn.Module) -> int:

@@ -175,16 +175,6 @@ def show_useful() -> None:
     plt.show()
 
 
-def useful_table() -> None:
-    """Shows the figures of `show_useful`, with the densities."""
-    table = []
-    for pattern in EDGES:
-        of_all, of_visited = useful(pattern)
-        line = {"pattern": short(pattern.name), "density": f"{pattern.density(16384):.2%}"}
-        table.append(line | {"visited": f"{of_all:.2%}", "useful share of the visited": f"{of_visited:.0%}"})
-    show.table(table, "L = 16384, tiles of 64 × 64", folded=True)
-
-
 # ---- lists
 
 

@@ -31,6 +31,7 @@ SMALL = (
     *(patterns.random_blocks(16, 2, seed=0), patterns.bigbird(16, 1, 1, 1)),
 )
 FITTED = patterns.tree(tree_of(150)), patterns.local_2d(10, 15, 2), patterns.document([50, 99, 1])  # to 150 tokens
+SIZES = (150,), (1, 70), (90, 50)  # L_q and L_k: no tile fits, one query, rows without a key
 
 
 def inputs(L_q: int, L_k: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,14 +63,6 @@ def loaded(pattern: Pattern, length: int, skip: bool) -> tuple[Tensor, int, int]
         out = run_range(*tensors, pattern, skip)
     read = counters.total("bytes", "global", "load")
     return out, (read - tensors[0].nbytes) // (2 * 2 * 64 * D), read  # a tile of K and one of V, 2 bytes a number
-
-
-def sectors(pattern: Pattern, length: int) -> tuple[int, int]:
-    """Sectors of global memory that the loads of `sparse_attention` request, and the fewest that would do."""
-    with profile() as counters:
-        sparse_attention(*inputs(length), pattern)
-    loads = [row for row in counters.select("global", "load") if row.bytes]
-    return sum(row.sectors for row in loads), sum(row.ideal_sectors for row in loads)
 
 
 def masked_or_skipped(pattern: Pattern, length: int = 512) -> int:
@@ -117,12 +110,6 @@ def show_gathered() -> None:
     rows = {str(row[""]): {"": row["bytes per pair kept"]} for row in gather_or_blocks()}
     plots.dots({"": rows}, "bytes of K and V read for each pair that is kept", log=False)
     plt.show()
-
-
-def gathered_table() -> None:
-    """Shows the figures of `show_gathered`."""
-    where = "4 random keys for each query, one head, L = 512, d = 64, counted by the emulator"
-    show.table(gather_or_blocks(), where, folded=True)
 
 
 # ---- right or not

@@ -149,60 +149,19 @@ def show_peers(*kinds: str) -> None:
     show.table(table, caption(), folded=True)
 
 
-def show_all_peers() -> None:
-    """Shows every pattern at every length beside all other ways that were timed."""
-    panels: dict[str, Rows] = {}
+def show_speeds() -> None:
+    """Shows our speed as a multiple of the fastest other way's, by pattern, pass and length."""
     table = []
-    heads = {"sparse_attention": "ours", FLEX_128: "Flex 128", FLEX_64: "Flex 64"}
-    heads |= {FLEX_TUNED: "Flex 64, 4 warps", FLASH: "FLASH", CUDNN: "cuDNN"}
-    for row in record().select(part="peers", name="sparse_attention"):
-        pattern, length = row["pattern"], row["length"]
-        found = of_one(pattern, length)
-        panels.setdefault(kilo(length), {})[short(pattern)] = _ways(pattern, length)[0] | {
-            FLASH: found[FLASH]["median_ms"]
-        }
-        line = {"pattern": short(pattern), "L": length}
-        line |= {f"{head}, ms": found[name]["median_ms"] for name, head in heads.items()}
-        best = best_other(pattern, length)
-        line |= {"the best other": best["name"], "its ms": best["median_ms"]}
-        table.append(line | {"ours, useful TFLOP/s": round(row["useful_tflop_per_s"])})
-    plots.dots(panels, "ms")
-    plt.show()
-    show.table(table, caption(), folded=True)
-
-
-def show_views() -> None:
-    """Shows all ways on a view, as multiples of our time, by pattern and length."""
-    panels: dict[str, dict[str, dict[str, float]]] = {}
-    table = []
-    for row in record().select(part="peers"):
-        if row["name"] in PLAIN:
-            continue
-        pattern, length, ms = row["pattern"], row["length"], row["median_ms"]
-        ways, _ = _ways(pattern, length)
-        panels.setdefault(kilo(length), {})[f"{pattern.partition('(')[0]}: {row['name']}"] = {"": ms / ways["ours"]}
-        line = {"pattern": short(pattern), "L": length, "on a view": row["name"], "ms": ms, "ours, ms": ways["ours"]}
-        line |= {"ours, times": ms / ways["ours"], "Flex tuned, ms": ways["FlexAttention, tuned"]}
+    for pattern in dict.fromkeys(row["pattern"] for row in _ours_at(LONGEST)):
+        line = {"pattern": short(pattern), "fastest other, 128 K": best_other(pattern, LONGEST)["name"]}
+        for row in record().select(part="peers", name="sparse_attention", pattern=pattern):
+            best = best_other(pattern, row["length"])["median_ms"]
+            line[f"forward, {row['length'] // 1024} K"] = f"{best / row['median_ms']:.2f}"
+        for row in record().select(part="backward", name="sparse_attention", pattern=pattern):
+            line[f"backward, {row['length'] // 1024} K"] = f"{row['ratio_to_best']:.2f}"
         table.append(line)
-    plots.dots(panels, "times our time", log=False, mark=1)
-    plt.show()
-    show.table(table, f"ours, times: how many times as fast ours is; {caption()}", folded=True)
-
-
-def show_dense_way() -> None:
-    """Shows how many times as fast as range.cu the dense kernel of chapter 03 is on equal blocks."""
-    rows = [row for row in record().select(part="dense_way") if row["name"] == "dense"]
-    panels: dict[str, dict[str, dict[str, float]]] = {}
-    table = []
-    for row in rows:
-        name = short(row["pattern"])
-        if row["pass"] == "forward":
-            panels.setdefault(kilo(row["length"]), {})[name] = {"": row["speed_over_range"]}
-        line = {"pattern": name, "pass": row["pass"], "L": row["length"], "dense, ms": row["median_ms"]}
-        table.append(line | {"times range.cu": row["speed_over_range"]})
-    plots.dots(panels, "times as fast as range.cu", log=False, mark=1)
-    plt.show()
-    show.table(table, f"a batch of dense attention on a view; {caption()}", folded=True)
+    where = "backward: beside the fastest other backward pass that was timed; none was for dilated"
+    show.table(table, f"{where}; {caption()}")
 
 
 def show_backward() -> None:
@@ -229,26 +188,6 @@ def show_backward() -> None:
 
 
 # ---- lists, and rows of keys
-
-
-def show_lists() -> None:
-    """Draws what building block lists takes compared with one call, for the patterns that need them; a folded table has
-    all patterns."""
-    rows: dict[str, dict[str, float]] = {}
-    table = []
-    for row in record().select(part="lists"):
-        name, built = short(row["pattern"]), row["build_ms"]
-        if built is not None and not any(
-            other["kernel"] == "range" for other in record().select(part="lists", pattern=row["pattern"])
-        ):
-            rows[name] = {"building the lists": built, "one call of attention": row["attention_ms"]}
-        line = {"pattern": name, "kernel": row["kernel"], "lists, MB": row["list_bytes"] / 1e6}
-        line |= {"building, ms": "-" if built is None else built, "attention, ms": row["attention_ms"]}
-        table.append(line | {"extra MB in a call": row["peak_extra_bytes"] / 1e6})
-    plots.dots({"": rows}, "ms")
-    plt.show()
-    show.table(table, f"all patterns, by each kernel that takes them, L = {row['length']}; {caption()}", folded=True)
-    print(f"the log-sum-exp: {costs.lse_bytes(1, HEADS, row['length']) / 1e6:.2f} MB")
 
 
 def show_csr() -> None:
@@ -359,23 +298,6 @@ def show_break_even() -> None:
     plots.break_even([row for row in even if row["name"] in names], names)
     plt.show()
     print(caption())
-
-
-def say_break_even() -> None:
-    """Prints up to which density ours is faster than dense FLASH, and how far cuDNN is ahead of FLASH."""
-    even = _even()
-    for length in sorted({row["length"] for row in even}):
-        found = [row for row in even if (row["length"], row["name"]) == (length, "sparse_attention")]
-        most = max((row["density"] for row in found if row["ratio_to_dense"] > 1.1), default=0)
-        print(f"L = {length:5}: ours is at least 1.1 times as fast as FLASH up to a density of {most:.0%}")
-    for density in (0.5, 1.0):
-        at = [row for row in even if (row["length"], row["density"]) == (16384, density)]
-        found = {row["name"]: row["ratio_to_dense"] for row in at}
-        times = ", ".join(f"{name} {found[name]:.2f}" for name in ("sparse_attention", "FlexAttention, tuned"))
-        print(f"L = 16384, a density of {density:.0%}, times FLASH: {times}")
-    for mask, rows in (("a", record().select(part="peers")), ("no", even)):
-        lead = [row["ratio_to_dense"] for row in rows if row["name"] == CUDNN and row["length"] >= 16384]
-        print(f"cuDNN with {mask} causal mask is {min(lead):.2f} to {max(lead):.2f} times as fast as FLASH")
 
 
 def tree_sizes() -> list[int]:

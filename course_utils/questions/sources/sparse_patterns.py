@@ -66,22 +66,21 @@ def what_a_mask_saves(draw: Random) -> Choice:
             draw,
             Option(
                 "All tiles of K and V are loaded and multiplied, whatever the mask says.",
-                "A product does not become cheaper because its result is thrown away. Only a tile that is never "
-                "loaded saves time, and the kernel must be told so before it loads.",
+                "Only a tile that is never loaded saves time, and the kernel must know that before it loads.",
                 right=True,
             ),
             Option(
                 f"{hidden:.1%} is not sparse enough for tensor cores.",
-                "Tensor cores do not look at the values. At 99.9 % of −∞ this call would take as long, too.",
+                "Tensor cores do not look at the values. At 99.9 % this call would take as long.",
             ),
             Option(
                 "The exponential of −∞ is slow.",
-                "It is 0 like that of any very small score, by the same instruction.",
+                "It is 0, by the same instruction as any other.",
             ),
             Option(
                 "The mask is read from memory, and that alone takes all the time that was saved.",
-                "Reading it makes matters worse, but it is not the cause: chapter 04 masks inside a kernel, without a "
-                "mask in memory, and that takes nearly as long.",
+                "Reading it adds time, but is not the cause: section 1 masks without a mask in memory, and that takes "
+                "nearly as long.",
             ),
         ),
         read_again="1 Why: a mask saves nothing",
@@ -109,14 +108,14 @@ def density_of_a_pattern(draw: Random) -> Number:
         Figure(
             100 * pattern.density(length),
             "%",
-            f"A late row has {per_row} keys. The first {cut} rows work up to that, with about half on average. "
+            f"A late row has {per_row} keys, the first {cut} rows about half on average. "
             f"Together {pairs:,} pairs of {length**2:,}, {pattern.density(length):.2%}: "
             f"`patterns.{name}.density({length})`.",
             tolerance=0.02,
             mistakes=(
                 Mistake(
                     100 * per_row / length,
-                    f"That is {per_row} keys for every row. The first rows do not have so many keys behind them.",
+                    f"That is {per_row} keys for every row. The first rows have fewer.",
                 ),
                 Mistake(100 * pairs / causal, "That is the share of the causal pairs. Density counts all L² pairs."),
                 Mistake(100 * (1 - pairs / length**2), "That is the share that is hidden."),
@@ -142,12 +141,10 @@ def tiles_of_three_patterns(draw: Random) -> Grid:
     of_blocks = f"A row of tiles visits {wide}; {rows} rows of tiles."
     if side > TILE:
         mistakes = (Mistake(length // side, f"That is the number of blocks; each holds {wide} × {wide} tiles."),)
-        all_full = "Each block is made of whole tiles, so all of them are full."
+        all_full = "Each block is made of whole tiles."
     else:
-        mistakes = (
-            Mistake(length // side, f"That is the number of blocks, of which several lie in one tile of {TILE}."),
-        )
-        all_full = f"Each tile holds {TILE // side} blocks and what lies between them, so none is full."
+        mistakes = (Mistake(length // side, f"That is the number of blocks. Several lie in one tile of {TILE}."),)
+        all_full = f"Each tile holds {TILE // side} blocks and hidden pairs between them."
     return Grid(
         f"L = {length}, tiles of {TILE} × {TILE}. How many tiles hold a visible pair, and how many of these are full? "
         "`block_diagonal` sees both ways inside a block, the others only back.",
@@ -159,15 +156,15 @@ def tiles_of_three_patterns(draw: Random) -> Grid:
                     all_causal,
                     "",
                     f"Row r of tiles visits r + 1 of them, r from 0 to {rows - 1}.",
-                    mistakes=(Mistake(rows**2, "That is every tile. Those above the diagonal hold no visible pair."),),
+                    mistakes=(Mistake(rows**2, "Tiles above the diagonal hold no visible pair."),),
                 ),
                 Figure(
                     full_causal,
                     "",
                     "All but the one on the diagonal, in each row of tiles.",
                     mistakes=(
-                        Mistake(all_causal, "The tiles on the diagonal are half hidden: they need the mask."),
-                        Mistake(rows, "These are the ones on the diagonal: the partial ones."),
+                        Mistake(all_causal, "The tiles on the diagonal are partial."),
+                        Mistake(rows, "That counts the partial ones."),
                     ),
                 ),
             ),
@@ -181,19 +178,19 @@ def tiles_of_three_patterns(draw: Random) -> Grid:
                         Mistake(rows * (blocks + 1), f"The first {blocks} rows of tiles have fewer than {blocks + 1}."),
                         Mistake(
                             in_window - (rows - blocks),
-                            f"A window of {window} keys touches {blocks + 1} tiles, not {blocks}: the first and the "
-                            "last query of a row of tiles start at other keys.",
+                            f"A window of {window} keys touches {blocks + 1} tiles, not {blocks}: the queries of "
+                            "a row of tiles start at different keys.",
                         ),
                     ),
                 ),
                 Figure(
                     full_window,
                     "",
-                    "The tile on the diagonal and the one where the window starts are partial; what lies between is "
-                    f"full: in row r of tiles r of them, at most {blocks - 1}.",
+                    "The tiles on the diagonal and at the start of the window are partial. Those between are full: "
+                    f"in row r of tiles r of them, at most {blocks - 1}.",
                     mistakes=(
-                        Mistake(in_window, "Tiles that the window's start or the diagonal cuts are partial."),
-                        Mistake(in_window - rows, "The tiles where the window starts are partial as well."),
+                        Mistake(in_window, "Tiles at the window's start or on the diagonal are partial."),
+                        Mistake(in_window - rows, "The tiles at the window's start are partial, too."),
                     ),
                 ),
             ),
@@ -328,20 +325,19 @@ def kernel_for_a_pattern(draw: Random) -> Choice:
     said = {
         "range": (
             "`range.cu`: which tiles to visit is arithmetic",
-            "Five integers say which keys every row sees, if need be in each residue class: no list is needed.",
-            "It takes one range of keys for each row, beside the sinks, with ends that only grow. This is none.",
+            "Five integers say which keys every row sees, also in residue classes: no list is needed.",
+            "A row must see one range of keys beside the sinks, with ends that never fall. Here it does not.",
         ),
         "block_sparse": (
             "`block_sparse.cu`: lists of blocks, with bits for partial ones",
-            "The rows are no ranges. Neighbouring queries share blocks of keys, so that a block is loaded once for all "
-            "of them: keys one by one would cost more.",
-            "It could: lists take any pattern. But here another kernel is faster, or as fast without lists.",
+            "The rows are not ranges. Neighbouring queries share blocks of keys, and a block is loaded once for all "
+            "of them.",
+            "Lists take any pattern. But here another kernel is faster, or as fast without lists.",
         ),
         "csr_gather": (
             "`csr_gather.cu`: the keys of each row, one by one",
-            "Nearly every block holds a pair, and nearly nothing of it is useful: tiles would compute all of S.",
-            "It reads K and V anew for every pair. That pays only where queries share next to nothing, and tiles would "
-            "be nearly all of S.",
+            "Nearly every block holds a pair, and nearly nothing of it is useful.",
+            "It reads K and V again for every pair. That pays only where queries share next to nothing.",
         ),
     }
     return Choice(
@@ -380,30 +376,27 @@ def what_can_be_reached(draw: Random) -> Votes:
     statements = (
         Option(
             f"With `sliding_window({window})` and {layers} layers something can come from {asked} tokens back.",
-            f"A layer hands on by {window} − 1 tokens, since the window holds the query's own key: {layers} layers by "
-            f"{reach}.",
+            f"A layer hands on by {window} − 1 tokens: {layers} layers by {reach}.",
             right=bool(reached(patterns.sliding_window(window), layers)[length - 1 - asked]),
         ),
         Option(
             f"With `dilated(16, {dilation})` enough layers reach every earlier token.",
-            f"A query sees only keys with its own remainder modulo {dilation}, and so do these: after any number of "
-            f"layers at most 1 in {dilation} tokens.",
+            f"Each layer stays among tokens with the same remainder modulo {dilation}.",
             right=bool(reached(patterns.dilated(16, dilation), many).all()),
         ),
         Option(
             f"With `strided({stride})` two layers reach every earlier token.",
-            f"One step inside the last {stride} keys finds the right remainder, one along the stride finds the token.",
+            f"One step among the last {stride} keys finds the right remainder, one along the stride the token.",
             right=bool(reached(patterns.strided(stride), 2).all()),
         ),
         Option(
             "In a causal model, tokens 0 to 3 as global tokens see everything, and hand it on.",
-            "Causal global tokens see only what lies before them: these four are nothing but sinks. "
-            "`global_tokens(range(4))` with a window is the same mask as `streaming`.",
+            "Causal global tokens see only what lies before them: these four are nothing but sinks.",
             right=not same,
         ),
         Option(
             f"With `block_diagonal({stride})` no number of layers leads out of a block.",
-            "Everybody whom a token can ask sees the same block. Such layers need another kind beside them.",
+            "All tokens that a token sees are in the same block.",
             right=int(reached(patterns.block_diagonal(stride), many).sum()) <= stride,
         ),
     )
@@ -438,9 +431,9 @@ def pattern_for_a_recall(draw: Random) -> TradeOff:
         return Option(f"{row['name']}, {layers}", why, right=good and price == least, figures=figures)
 
     return TradeOff(
-        "The models of the recorded study of facts and questions, as they were trained. The cost of attention is the "
-        f"number of (query, key) pairs that a head computes for all {STUDY_LENGTH} tokens, in all layers together. At "
-        f"least {needed} % of the answers must be right. Which model's attention costs least?",
+        "The models of the study of facts and questions. The cost of attention is the number of pairs that a head "
+        f"computes for all {STUDY_LENGTH} tokens, in all layers together. At least {needed} % of the answers must be "
+        "right. Which model's attention costs least?",
         ("pairs per layer", "facts seen directly", "answers right"),
         shuffled(draw, *(option(*found) for found in zip(chosen, pairs, cost, enough, strict=True))),
         read_again="Reach is not recall",

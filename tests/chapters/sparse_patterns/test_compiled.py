@@ -1,4 +1,4 @@
-"""The layer of chapter 04 by torch.compile: what its cells show of the graphs."""
+"""The layer of chapter 04 by torch.compile: the number of its pattern in the graph, and how many graphs are made."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ import torch
 from course_utils import patterns
 from course_utils.chapters.sparse_patterns import compiled
 from course_utils.chapters.sparse_patterns.runs import inputs
-from course_utils.operators import sparse_attention
 
 
 @pytest.fixture(autouse=True)
@@ -15,23 +14,13 @@ def nothing_compiled():
     torch._dynamo.reset()
 
 
-class Layer(torch.nn.Module):
-    def __init__(self, pattern):
-        super().__init__()
-        self.pattern = pattern
-
-    def forward(self, x):
-        return sparse_attention(x[:, None], x[:, None], x[:, None], self.pattern)
-
-
-def test_the_graph_has_the_number_of_the_pattern(capsys):
-    window, graphs = patterns.sliding_window(7), []
+def test_the_graph_has_the_number_of_the_pattern():
+    layer, graphs = compiled.layer(window := patterns.sliding_window(7)), []
     x = inputs(20)[0][0]
-    out = compiled.by_graphs(Layer(window), graphs)(x)
-    assert torch.equal(out, Layer(window)(x)) and len(graphs) == 1
-    compiled.show_graph(graphs[0])
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("sparse_attention"))
-    assert line.split(", ")[3] == str(window.number)
+    out = compiled.by_graphs(layer, graphs)(x)
+    assert torch.equal(out, layer(x)) and len(graphs) == 1
+    (call,) = (node for node in graphs[0].graph.nodes if node.name.startswith("sparse_attention"))
+    assert call.args[3] == window.number
 
 
 @pytest.mark.exhaustive(
@@ -39,7 +28,7 @@ def test_the_graph_has_the_number_of_the_pattern(capsys):
 )
 def test_graphs_are_counted_and_the_layer_keeps_its_pattern(drawn):
     window = patterns.sliding_window(7)
-    assert compiled.count_graphs(layer := Layer(window)) == 2
+    assert compiled.count_graphs(layer := compiled.layer(window)) == 2
     assert layer.pattern is window
     (ax,) = drawn[0].axes
     names = [label.get_text() for label in ax.get_yticklabels()]

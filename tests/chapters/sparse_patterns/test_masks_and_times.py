@@ -53,12 +53,10 @@ def test_blocks_of_16_use_a_quarter_of_their_tiles():
     assert (of_all, of_visited) == (64 / 16384, 0.25)
 
 
-def test_the_picture_of_what_is_useful_has_the_figures_of_the_table(drawn, tables):
+def test_the_picture_of_what_is_useful_has_a_dot_for_each_pattern(drawn):
     masks.show_useful()
-    masks.useful_table()
-    shares = re.findall(r"(\d+)%$", tables[0][0], re.MULTILINE)
-    assert len(shares) == len(masks.EDGES)
-    assert {f"{x:.0f}" for x in points(drawn[0].axes[0])} == {*shares, "100"}  # and the line at 100
+    shares = {100 * masks.useful(pattern)[1] for pattern in masks.EDGES}
+    assert points(drawn[0].axes[0]) == {*shares, 100}  # and the line at 100
 
 
 def test_gathering_reads_each_key_for_each_pair():
@@ -111,17 +109,17 @@ def test_one_pattern_has_a_line_for_each_length_and_several_a_panel(drawn):
     assert [ax.get_title("left") for ax in several.axes] == [times.kilo(length) for length in (4096, 16384, 131072)]
 
 
-def test_ways_on_a_view_are_multiples_of_our_time(drawn):
-    times.show_views()
-    ours = {row["pattern"]: row["median_ms"] for row in peers(4096) if row["name"] == "sparse_attention"}
-    ways = [row for row in peers(4096) if row["name"] not in times.PLAIN]
-    assert points(drawn[0].axes[0]) == {*(row["median_ms"] / ours[row["pattern"]] for row in ways), 1}
-
-
-def test_lists_are_drawn_of_the_patterns_that_no_range_says(drawn, tables):
-    times.show_lists()
-    labels = {text.get_text().partition("(")[0] for text in drawn[0].axes[0].get_yticklabels()}
-    assert labels == {"bigbird", "power_of_two", "strided", "fixed", "global_tokens", "local_2d"}
+def test_the_speeds_are_ratios_to_the_fastest_other_way(tables):
+    times.show_speeds()
+    ((text, _),) = tables
+    lines = text.splitlines()[2:]
+    assert len(lines) == 6
+    dilated, bigbird = (next(line for line in lines if name in line) for name in ("dilated", "bigbird"))
+    assert len(re.findall(r"\d\.\d\d", dilated)) == 3  # it has no backward rows
+    (row,) = measured.load("04_sparse_patterns").select(
+        part="backward", name="sparse_attention", pattern=patterns.bigbird(64).name, length=65536
+    )
+    assert bigbird.endswith(f"{row['ratio_to_best']:.2f}")
 
 
 def test_as_many_squares_are_filled_as_blocks_run(drawn):
@@ -142,8 +140,7 @@ def test_the_largest_tree_is_where_ours_takes_less_of_the_gpus_time(drawn, capsy
 
 OTHER_PICTURES = [
     *(masks.show_causal, masks.show_both_ways, masks.show_ranges, masks.show_reach, masks.show_code_and_image),
-    *(masks.show_split, times.show_dense_way, times.show_backward, times.show_all_peers, times.show_scaling),
-    *(times.show_break_even, times.show_recall),
+    *(masks.show_split, times.show_backward, times.show_scaling, times.show_break_even, times.show_recall),
 ]
 IN_THE_CHAPTER = pytest.mark.exhaustive("one more picture that chapter 04 draws in `make test`")
 
