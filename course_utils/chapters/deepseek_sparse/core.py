@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import textwrap
 
 import matplotlib.pyplot as plt
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from course_utils import checks, costs, plots, reference, show
 from course_utils.chapters import broken_kernels, tensors
 from course_utils.chapters.tensors import is_right
+from course_utils.cuda import read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.launches.launch import Launch
 from course_utils.operators import (
@@ -132,6 +134,16 @@ def check_gradient() -> None:
     expected = torch.autograd.grad(out, exact, grad.double())
     for name, ours, right in zip(("query", "latent"), found, expected, strict=True):
         print(f"gradient of the {name} right: {checks.error_report(ours, right).passed}")
+
+
+def hopper_loop() -> None:
+    """Shows the loop of a consumer of sparse_mla_hopper.cu, folded."""
+    name = "05_deepseek_sparse/sparse_mla_hopper.cu"
+    first, last = show.passage_lines(
+        name, "for (int tile = 0; tile < tiles - 1;", "start_output(state.O, shared, (tiles"
+    )
+    lines = read_kernel(name).splitlines()[first - 1 : last]
+    show.folded(f"A consumer's loop: lines {first} to {last} of the kernel", textwrap.dedent("\n".join(lines)))
 
 
 def fewer_keys() -> None:

@@ -13,7 +13,6 @@ from course_utils.chapters.deepseek_sparse.counted import multi_head
 from course_utils.measured import Measurement, Row
 from course_utils.measured.deepseek_sparse import (
     BACKWARD,
-    BACKWARD_TILELANG,
     CORE,
     CORE_PORTABLE,
     DENSE,
@@ -137,21 +136,26 @@ def backward() -> None:
     )
 
 
-def compare_with_tilelang() -> None:
-    """Shows our kernels beside TileLang's, forward and backward, and what other authors report, which we did not
-    time."""
-    pairs = (
-        ("core", CORE, "TileLang, pipelined", 8192),
-        ("backward", BACKWARD, BACKWARD_TILELANG, 4096),
-    )
-    for part, ours, theirs, length in pairs:
-        our, their = (record().select(part=part, name=name, length=length) for name in (ours, theirs))
-        if not their:
-            print(f"{part}: TileLang was not there when this was recorded")
-            continue
-        rates = f"ours {our[0]['tflop_per_s']:.0f} TFLOP/s, TileLang's {their[0]['tflop_per_s']:.0f}"
-        print(f"{part}: {rates}; it takes {their[0]['median_ms'] / our[0]['median_ms']:.2f} times our time")
-    print(f"{measured.caption(record())}, TileLang {record().versions.get('tilelang', 'none')}")
+def peers() -> None:
+    """Shows our kernels beside the fastest others that were timed for the same work, and prints what is published for
+    one that was not timed."""
+    cases: dict[str, tuple[str, Row]] = {
+        "indexer, 64 heads of 128": (INDEXER_FP8, {"part": "indexer", "heads": 64}),
+        "indexer, 32 heads of 64": (INDEXER, {"part": "indexer", "heads": 32}),
+        "top-k, 32 K normal scores": (TOPK, {"part": "topk", "queries": 4096, "length": 32768, "scores": "normal"}),
+        "core, 2048 of 8 K keys": (CORE, {"part": "core", "length": 8192, "k": 2048}),
+        "core, 512 of 8 K keys": (CORE, {"part": "core", "length": 8192, "k": 512}),
+        "core, 2048 of 4 K keys": (CORE, {"part": "core", "length": 4096, "k": 2048}),
+        "core, backward, 4 K keys": (BACKWARD, {"part": "backward", "length": 4096}),
+    }
+    table = []
+    for work, (name, where) in cases.items():
+        rows = {row["name"]: row["median_ms"] for row in record().select(**where)}
+        others = {other: ms for other, ms in rows.items() if other.startswith(("torch", "TileLang"))}
+        best = min((other for other in others if "products alone" not in other), key=others.__getitem__)
+        line = {"4,096 queries": work, "ours, ms": rows[name], "fastest other": best, "its ms": others[best]}
+        table.append(line | {"its time / ours": others[best] / rows[name]})
+    show.table(table, f"{measured.caption(record())}, TileLang {record().versions.get('tilelang', 'none')}")
     for row in PUBLISHED:
         says = f"{row['says']} {row['tflop_per_s']} TFLOP/s on an {row['device']}"
         print(f"not timed here: {row['name']}, {says}; {row['source']}")
