@@ -53,6 +53,19 @@ def latent_and_matrices() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return c, weights.w_uk.double(), weights.w_uv.double(), query
 
 
+def check_absorption() -> None:
+    """Checks in float64 that scores and output of unpacked and absorbed attention are the same."""
+    c, w_uk, w_uv, q = latent_and_matrices()
+    k, v = torch.einsum("hnc,tc->thn", w_uk, c), torch.einsum("hvc,tc->thv", w_uv, c)
+    unpacked = torch.einsum("shn,thn->sht", q, k)
+    absorbed = torch.einsum("shc,tc->sht", torch.einsum("hnc,shn->shc", w_uk, q), c)
+    print(f"scores equal within 1e-12: {difference(unpacked, absorbed) < 1e-12}")
+    p = (0.1 * absorbed).softmax(dim=-1)
+    out_unpacked = torch.einsum("sht,thv->shv", p, v)
+    out_absorbed = torch.einsum("hvc,shc->shv", w_uv, torch.einsum("sht,tc->shc", p, c))
+    print(f"output equal within 1e-12: {difference(out_unpacked, out_absorbed) < 1e-12}")
+
+
 def counted_reprojected() -> list[dict[str, object]]:
     """FLOPs and bytes of a kernel that unpacks each key on the fly and of the absorbed one, and whether both agree."""
     queries, keys, heads = 2, 24, SMALL.n_heads
