@@ -74,24 +74,6 @@ def gains() -> None:
     show.table(table, where, folded=True)
 
 
-def reprojected() -> None:
-    """Shows the times of the kernel that unpacks each key on the fly, of absorbed attention in PyTorch, and of our
-    kernel."""
-    table = []
-    for row in record().select(part="reprojected"):
-        line = {"kernel": row["name"], "queries": row["queries"], "keys": row["length"], "heads": row["heads"]}
-        table.append(line | {"GFLOP": row["gflop"], "ms": row["median_ms"]})
-    panels = {name: [row[name] for row in table] for name in ("GFLOP", "ms")}
-    colours = (plots.GREY, plots.BLUE, plots.VERMILION)
-    plots.bars([row["kernel"] for row in table], panels, colours=colours, log=True)
-    plt.show()
-    show.table(table, f"logarithmic bars above; {measured.caption(record())}", folded=True)
-    rebuilt, absorbed_fp32, ours = table
-    faster, fewer = rebuilt["ms"] / absorbed_fp32["ms"], rebuilt["GFLOP"] / absorbed_fp32["GFLOP"]
-    print(f"absorbed, still fp32: {faster:,.0f} times as fast = {fewer:.0f} times fewer FLOPs · {faster / fewer:.1f}")
-    print(f"bf16 and tensor cores on top: {absorbed_fp32['ms'] / ours['ms']:.1f} times")
-
-
 def _rates(part: str, columns: dict[str, str], shape: tuple[str, ...]) -> None:
     """Draws TFLOP/s of the kernels of one part, a group of bars for each shape, and shows a table of `columns` by
     title."""
