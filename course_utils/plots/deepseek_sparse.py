@@ -80,7 +80,7 @@ def radix_digits(scores: Tensor, k: int, bars: int = 32) -> Figure:
         selected, inside = digits > digit, digits == digit
         ax.set_title(
             f"digit {number}, {len(keys):,} scores: {int(selected.sum()):,} selected; "
-            f"{int(inside.sum()):,} in the bin, {k - int(selected.sum()):,} of which are wanted",
+            f"{int(inside.sum()):,} in the bin, {k - int(selected.sum()):,} of them wanted",
             fontsize=9,
         )
         grouped, first = digits // (1 if number == 1 else 32), digit // (1 if number == 1 else 32)

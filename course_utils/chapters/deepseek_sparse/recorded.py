@@ -135,8 +135,8 @@ def peers() -> None:
         rows = {row["name"]: row["median_ms"] for row in record().select(**where)}
         others = {other: ms for other, ms in rows.items() if other.startswith(("torch", "TileLang"))}
         best = min((other for other in others if "products alone" not in other), key=others.__getitem__)
-        line = {"4,096 queries": work, "ours, ms": rows[name], "fastest other": best, "its ms": others[best]}
-        table.append(line | {"its time / ours": others[best] / rows[name]})
+        line = {"4,096 queries": work, "our ms": rows[name], "fastest other": best, "its ms": others[best]}
+        table.append(line | {"its time / our time": others[best] / rows[name]})
     show.table(table, f"{measured.caption(record())}, TileLang {record().versions.get('tilelang', 'none')}")
     for row in PUBLISHED:
         says = f"{row['says']} {row['tflop_per_s']} TFLOP/s on an {row['device']}"

@@ -62,15 +62,15 @@ def three_caches(draw: Random) -> Grid:
             line(
                 costs.kv_cache_bytes(1, heads, width),
                 f"2 · {heads} · {width} numbers of 2 bytes",
-                (heads * width * 2, "That is K alone: V is kept as well."),
+                (heads * width * 2, "That is K alone, without V."),
             ),
             line(
                 costs.kv_cache_bytes(1, groups, width),
                 f"2 · {groups} · {width} numbers of 2 bytes",
-                (groups * width * 2, "That is K alone: V is kept as well."),
+                (groups * width * 2, "That is K alone, without V."),
                 (
                     costs.kv_cache_bytes(1, heads, width),
-                    f"That is {heads} heads. Grouped queries share the keys and values of {groups}.",
+                    f"That is {heads} heads. Only {groups} have keys and values.",
                 ),
             ),
             line(
@@ -187,7 +187,7 @@ def test_of_top_k(draw: Random) -> Choice:
             ),
             Option(
                 "Add a small random number to each score, so that none are equal.",
-                "That hides what the kernel does with long runs of equal scores.",
+                "That hides what the kernel does with equal scores.",
             ),
         ),
         read_again="6 Top-k without sorting",
@@ -370,7 +370,7 @@ def what_is_said(draw: Random) -> Votes:
     holding = (
         Option(
             f"All heads of a layer attend to the same keys, at most {costs.TOP_K} for a query.",
-            "There is one score per key, and one k for all layers and heads.",
+            "A key has one score, and k is one for all layers.",
             right=True,
         ),
         Option(
@@ -386,7 +386,7 @@ def what_is_said(draw: Random) -> Votes:
         ),
         Option(
             "DeepSeek-V3 attends to all keys; DSA came with V3.2-Exp.",
-            "V3 is dense MLA (arXiv 2412.19437). DSA was added to a model that had been trained dense.",
+            "V3 is dense MLA. DSA was added to a model that had been trained dense.",
             right=True,
         ),
     )
@@ -397,7 +397,7 @@ def what_is_said(draw: Random) -> Votes:
         ),
         Option(
             "The indexer takes a seventeenth of the core's FLOPs, whatever the length.",
-            f"A seventeenth is its cost for one key. It scores all of them, the core attends to {costs.TOP_K} at most.",
+            f"A seventeenth is its cost for one key. It scores all keys, the core attends to {costs.TOP_K}.",
         ),
         Option("k lies between 128 and 512, and differs between layers.", f"k = {costs.TOP_K}, one for all layers."),
         Option(
