@@ -80,7 +80,7 @@ def radix_digits(scores: Tensor, k: int, bars: int = 32) -> Figure:
         selected, inside = digits > digit, digits == digit
         ax.set_title(
             f"digit {number}, {len(keys):,} scores: {int(selected.sum()):,} selected; "
-            f"{int(inside.sum()):,} in the bin, {k - int(selected.sum()):,} of which are wanted",
+            f"{int(inside.sum()):,} in the bin, {k - int(selected.sum()):,} of them wanted",
             fontsize=9,
         )
         grouped, first = digits // (1 if number == 1 else 32), digit // (1 if number == 1 else 32)
@@ -293,27 +293,32 @@ def numbers_on_a_line(values: Sequence[float]) -> Axes:
     return ax
 
 
-def producer_and_consumers(tiles: int = 4) -> Axes:
-    """A block of the Hopper kernel over time, not to scale: one group of warps gathers, two multiply."""
+def producer_and_consumers(tiles: int = 3) -> Axes:
+    """A block of the Hopper kernel over time, not to scale: one group of warps gathers, two multiply.
+
+    As in sparse_mla_hopper.cu: the softmax of a tile waits for its S, and P V for the softmax; S of the next tile is
+    queued behind P V. There are two buffers, so the gather of tile n + 2 waits for P V of tile n.
+    """
     ax = plt.figure(figsize=(7.5, 2.5)).subplots()
 
-    def box(x: float, row: float, width: float, colour: str, text: str) -> None:
-        ax.add_patch(Rectangle((x, row), width, 0.72, facecolor=colour, edgecolor=GROUND, alpha=0.8))
-        ax.text(x + width / 2, row + 0.36, text, ha="center", va="center", fontsize=8, color=ON_MARK)
+    def box(begin: float, row: int, width: float, colour: str, text: str) -> float:
+        ax.add_patch(Rectangle((begin, row), width - 0.06, 0.72, facecolor=colour, edgecolor=GROUND, alpha=0.8))
+        ax.text(begin + width / 2, row + 0.36, text, ha="center", va="center", fontsize=8, color=ON_MARK)
+        return begin + width
 
+    gathered, now = 0.0, 0.0  # when the producer and the consumers are done with what they do
+    freed = [0.0, 0.0]  # when a buffer is free for this tile
     for tile in range(tiles):
-        box(2 * tile, 2, 1.9, SKY, f"gather tile {tile}")
-        start = 2 * tile + 2.1
-        box(start, 1, 0.95, ORANGE, f"S {tile}")
-        if tile:
-            box(start + 0.95, 1, 0.95, GREEN, f"P V {tile - 1}")
-        box(start + 1.0, 0, 0.9, YELLOW, "softmax")
-    box(2 * tiles + 2.1, 1, 0.95, GREEN, f"P V {tiles - 1}")
+        gathered = box(max(gathered, freed[tile]), 2, 2, SKY, f"gather tile {tile}")
+        now = box(max(gathered, now), 1, 1, ORANGE, f"S {tile}")
+        now = box(now, 0, 1, YELLOW, "softmax")
+        now = box(now, 1, 1, GREEN, f"P V {tile}")
+        freed.append(now)
     for row, name in enumerate(("two consumers,\ntheir own threads", "tensor cores,\nbeside them", "producer")):
         ax.text(-0.2, row + 0.36, name, ha="right", va="center", fontsize=9)
-    ax.annotate("", (2 * tiles + 3.2, -0.2), (0, -0.2), arrowprops={"arrowstyle": "->", "color": GREY})
-    ax.text(2 * tiles + 3.2, -0.3, "time", ha="right", va="top", fontsize=9, color=GREY)
-    ax.set(xlim=(-2.6, 2 * tiles + 3.3), ylim=(-0.7, 2.9))
+    ax.annotate("", (now + 0.2, -0.2), (0, -0.2), arrowprops={"arrowstyle": "->", "color": GREY})
+    ax.text(now + 0.2, -0.3, "time", ha="right", va="top", fontsize=9, color=GREY)
+    ax.set(xlim=(-2.6, now + 0.3), ylim=(-0.7, 2.9))
     ax.axis("off")
     return ax
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import textwrap
 
 import matplotlib.pyplot as plt
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from course_utils import checks, costs, plots, reference, show
 from course_utils.chapters import broken_kernels, tensors
 from course_utils.chapters.tensors import is_right
+from course_utils.cuda import read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.launches.launch import Launch
 from course_utils.operators import (
@@ -49,6 +51,19 @@ def latent_and_matrices() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     c = deepseek.project_latent(hidden, weights).double()[:, : SMALL.kv_lora_rank]
     query = normal(100, SMALL.n_heads, SMALL.qk_nope_head_dim, seed=1, dtype=torch.float64)
     return c, weights.w_uk.double(), weights.w_uv.double(), query
+
+
+def check_absorption() -> None:
+    """Checks in float64 that scores and output of unpacked and absorbed attention are the same."""
+    c, w_uk, w_uv, q = latent_and_matrices()
+    k, v = torch.einsum("hnc,tc->thn", w_uk, c), torch.einsum("hvc,tc->thv", w_uv, c)
+    unpacked = torch.einsum("shn,thn->sht", q, k)
+    absorbed = torch.einsum("shc,tc->sht", torch.einsum("hnc,shn->shc", w_uk, q), c)
+    print(f"scores equal within 1e-12: {difference(unpacked, absorbed) < 1e-12}")
+    p = (0.1 * absorbed).softmax(dim=-1)
+    out_unpacked = torch.einsum("sht,thv->shv", p, v)
+    out_absorbed = torch.einsum("hvc,shc->shv", w_uv, torch.einsum("sht,tc->shc", p, c))
+    print(f"output equal within 1e-12: {difference(out_unpacked, out_absorbed) < 1e-12}")
 
 
 def counted_reprojected() -> list[dict[str, object]]:
@@ -132,6 +147,16 @@ def check_gradient() -> None:
     expected = torch.autograd.grad(out, exact, grad.double())
     for name, ours, right in zip(("query", "latent"), found, expected, strict=True):
         print(f"gradient of the {name} right: {checks.error_report(ours, right).passed}")
+
+
+def hopper_loop() -> None:
+    """Shows the loop of a consumer of sparse_mla_hopper.cu, folded."""
+    name = "05_deepseek_sparse/sparse_mla_hopper.cu"
+    first, last = show.passage_lines(
+        name, "for (int tile = 0; tile < tiles - 1;", "start_output(state.O, shared, (tiles"
+    )
+    lines = read_kernel(name).splitlines()[first - 1 : last]
+    show.folded(f"A consumer's loop: lines {first} to {last} of the kernel", textwrap.dedent("\n".join(lines)))
 
 
 def fewer_keys() -> None:

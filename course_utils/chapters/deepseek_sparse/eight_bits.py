@@ -36,21 +36,6 @@ def distances() -> None:
     plt.show()
 
 
-def same_distances() -> None:
-    """Prints a few of the scores, and that the two conventions differ only in the order of the numbers."""
-    found = scores_by_place()
-    for name in ("interleaved", "half-split"):
-        seven, again, eight = (found[name][place].item() for place in ((12, 5), (47, 40), (47, 39)))
-        print(f"{name:11}: distance 7: {seven:.2f} and {again:.2f}, distance 8: {eight:.2f}")
-    mixed = (found["mixed"][12, 5].item(), found["mixed"][47, 40].item())
-    print(f"mixed      : distance 7: {mixed[0]:.2f} and {mixed[1]:.2f}: not a function of the distance")
-    table = rope.rope_table(SMALL, torch.arange(50))
-    q = normal(1, 64, dtype=torch.float32).cpu().expand(50, 64)
-    order = torch.cat([torch.arange(0, 64, 2), torch.arange(1, 64, 2)])
-    same = torch.allclose(rope.rope_half_split(q[:, order], table), rope.rope_interleaved(q, table)[:, order])
-    print("the one is the other with the numbers in another order:", same)
-
-
 def outlier() -> Tensor:
     """A vector of 128 normal numbers with 10 added to one of them."""
     vector = torch.randn(128, generator=torch.Generator().manual_seed(0))

@@ -50,7 +50,7 @@ def by_kernel() -> None:
     logits = lightning_indexer(eight, keys.to(device, torch.bfloat16), weights.expand(8, 3).to(device))
     print(logits.cpu().numpy())
     dots = queries @ keys.T
-    print("the last row is ours:", torch.equal(logits[-1].cpu(), weights @ dots.relu()))
+    print("the last row is the one by hand:", torch.equal(logits[-1].cpu(), weights @ dots.relu()))
     print("without ReLU one head would do:", torch.allclose(weights @ dots, (weights @ queries) @ keys.T))
 
 

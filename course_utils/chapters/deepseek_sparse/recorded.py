@@ -13,7 +13,6 @@ from course_utils.chapters.deepseek_sparse.counted import multi_head
 from course_utils.measured import Measurement, Row
 from course_utils.measured.deepseek_sparse import (
     BACKWARD,
-    BACKWARD_TILELANG,
     CORE,
     CORE_PORTABLE,
     DENSE,
@@ -75,24 +74,6 @@ def gains() -> None:
     show.table(table, where, folded=True)
 
 
-def reprojected() -> None:
-    """Shows the times of the kernel that unpacks each key on the fly, of absorbed attention in PyTorch, and of our
-    kernel."""
-    table = []
-    for row in record().select(part="reprojected"):
-        line = {"kernel": row["name"], "queries": row["queries"], "keys": row["length"], "heads": row["heads"]}
-        table.append(line | {"GFLOP": row["gflop"], "ms": row["median_ms"]})
-    panels = {name: [row[name] for row in table] for name in ("GFLOP", "ms")}
-    colours = (plots.GREY, plots.BLUE, plots.VERMILION)
-    plots.bars([row["kernel"] for row in table], panels, colours=colours, log=True)
-    plt.show()
-    show.table(table, f"logarithmic bars above; {measured.caption(record())}", folded=True)
-    rebuilt, absorbed_fp32, ours = table
-    faster, fewer = rebuilt["ms"] / absorbed_fp32["ms"], rebuilt["GFLOP"] / absorbed_fp32["GFLOP"]
-    print(f"absorbed, still fp32: {faster:,.0f} times as fast = {fewer:.0f} times fewer FLOPs · {faster / fewer:.1f}")
-    print(f"bf16 and tensor cores on top: {absorbed_fp32['ms'] / ours['ms']:.1f} times")
-
-
 def _rates(part: str, columns: dict[str, str], shape: tuple[str, ...]) -> None:
     """Draws TFLOP/s of the kernels of one part, a group of bars for each shape, and shows a table of `columns` by
     title."""
@@ -137,21 +118,26 @@ def backward() -> None:
     )
 
 
-def compare_with_tilelang() -> None:
-    """Shows our kernels beside TileLang's, forward and backward, and what other authors report, which we did not
-    time."""
-    pairs = (
-        ("core", CORE, "TileLang, pipelined", 8192),
-        ("backward", BACKWARD, BACKWARD_TILELANG, 4096),
-    )
-    for part, ours, theirs, length in pairs:
-        our, their = (record().select(part=part, name=name, length=length) for name in (ours, theirs))
-        if not their:
-            print(f"{part}: TileLang was not there when this was recorded")
-            continue
-        rates = f"ours {our[0]['tflop_per_s']:.0f} TFLOP/s, TileLang's {their[0]['tflop_per_s']:.0f}"
-        print(f"{part}: {rates}; it takes {their[0]['median_ms'] / our[0]['median_ms']:.2f} times our time")
-    print(f"{measured.caption(record())}, TileLang {record().versions.get('tilelang', 'none')}")
+def peers() -> None:
+    """Shows our kernels beside the fastest others that were timed for the same work, and prints what is published for
+    one that was not timed."""
+    cases: dict[str, tuple[str, Row]] = {
+        "indexer, 64 heads of 128": (INDEXER_FP8, {"part": "indexer", "heads": 64}),
+        "indexer, 32 heads of 64": (INDEXER, {"part": "indexer", "heads": 32}),
+        "top-k, 32 K normal scores": (TOPK, {"part": "topk", "queries": 4096, "length": 32768, "scores": "normal"}),
+        "core, 2048 of 8 K keys": (CORE, {"part": "core", "length": 8192, "k": 2048}),
+        "core, 512 of 8 K keys": (CORE, {"part": "core", "length": 8192, "k": 512}),
+        "core, 2048 of 4 K keys": (CORE, {"part": "core", "length": 4096, "k": 2048}),
+        "core, backward, 4 K keys": (BACKWARD, {"part": "backward", "length": 4096}),
+    }
+    table = []
+    for work, (name, where) in cases.items():
+        rows = {row["name"]: row["median_ms"] for row in record().select(**where)}
+        others = {other: ms for other, ms in rows.items() if other.startswith(("torch", "TileLang"))}
+        best = min((other for other in others if "products alone" not in other), key=others.__getitem__)
+        line = {"4,096 queries": work, "our ms": rows[name], "fastest other": best, "its ms": others[best]}
+        table.append(line | {"its time / our time": others[best] / rows[name]})
+    show.table(table, f"{measured.caption(record())}, TileLang {record().versions.get('tilelang', 'none')}")
     for row in PUBLISHED:
         says = f"{row['says']} {row['tflop_per_s']} TFLOP/s on an {row['device']}"
         print(f"not timed here: {row['name']}, {says}; {row['source']}")

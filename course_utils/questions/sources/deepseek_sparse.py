@@ -50,9 +50,8 @@ def three_caches(draw: Random) -> Grid:
         )
 
     return Grid(
-        f"Caches of three models in bf16, keys and values of heads with {width} numbers each, or MLA as DeepSeek built "
-        "it with other sizes: bytes for a token in one layer, and GB (10⁹ bytes) for one sequence of "
-        f"{length:,} tokens in {layers} layers.",
+        f"Caches of three models in bf16, keys and values of heads with {width} numbers each, or MLA with other sizes: "
+        f"bytes for a token in one layer, and GB (10⁹ bytes) for one sequence of {length:,} tokens in {layers} layers.",
         (
             f"multi-head, {heads} heads",
             f"grouped-query, {groups} key heads for {heads} query heads",
@@ -63,23 +62,23 @@ def three_caches(draw: Random) -> Grid:
             line(
                 costs.kv_cache_bytes(1, heads, width),
                 f"2 · {heads} · {width} numbers of 2 bytes",
-                (heads * width * 2, "That is K alone: V is kept as well."),
+                (heads * width * 2, "That is K alone, without V."),
             ),
             line(
                 costs.kv_cache_bytes(1, groups, width),
                 f"2 · {groups} · {width} numbers of 2 bytes",
-                (groups * width * 2, "That is K alone: V is kept as well."),
+                (groups * width * 2, "That is K alone, without V."),
                 (
                     costs.kv_cache_bytes(1, heads, width),
-                    f"That is {heads} heads. Grouped queries share the keys and values of {groups}.",
+                    f"That is {heads} heads. Only {groups} have keys and values.",
                 ),
             ),
             line(
                 costs.mla_cache_bytes(1, latent_dim=latent, rope_dim=rope),
                 f"{latent} numbers of the latent, {rope} of the RoPE key, 2 bytes each: 2 · {row}",
-                (2 * 2 * latent, "V comes from the same latent: no factor 2. And the RoPE key is missing."),
-                (2 * latent, "The RoPE key, which all heads share, is kept beside the latent."),
-                (2 * 2 * row, "V comes from the same latent as K: it is kept once, not twice."),
+                (2 * 2 * latent, "V comes from the same latent: no factor 2. The RoPE key is missing."),
+                (2 * latent, "The RoPE key is kept beside the latent."),
+                (2 * 2 * row, "K and V come from one latent: it is kept once."),
             ),
         ),
         read_again="2 Multi-head latent attention",
@@ -87,33 +86,23 @@ def three_caches(draw: Random) -> Grid:
 
 
 def absorption(draw: Random) -> TrueFalse:
-    """What absorption saves"""
-    ratio = costs.mla_pair_flops() / costs.mha_pair_flops()
-    per_byte = costs.mla_pair_flops() / costs.mla_cache_bytes(1)
-    unpacked = 2 * SIZES.n_heads * (SIZES.qk_nope_head_dim + SIZES.qk_rope_head_dim + SIZES.v_head_dim)
-    why = (
-        f"For a query and a key it takes {ratio:.1f} times as many FLOPs as keys and values that lie ready. "
-        f"What it saves is memory traffic: {costs.mla_cache_bytes(1):,} bytes a key instead of {unpacked:,}, "
-        f"{per_byte:.0f} FLOP per byte. It is exact: the matrices are only multiplied in another order."
+    """Heads over several GPUs"""
+    speeds = {row["name"]: row for row in measured.load("00_start_here").rows}
+    peak = 1e12 * speeds["bf16 matrix product, tensor cores"]["tflop_per_s"]
+    ridge = costs.ridge_point(peak, 1e9 * speeds["device memory copy"]["gb_per_s"])
+    gpus, queries = draw.choice([(1, 1), (1, 2), (2, 1), (2, 2), (4, 1), (4, 4), (8, 1), (8, 2)])
+    heads = SIZES.n_heads // gpus
+    per_byte = queries * heads * costs.mla_pair_flops() / SIZES.n_heads / costs.mla_cache_bytes(1)
+    limit, holds = draw.choice([("memory", per_byte < ridge), ("arithmetic", per_byte > ridge)])
+    return TrueFalse(
+        f"A GPU can do {ridge:.0f} FLOP per byte that it reads. It holds {heads} of MLA's {SIZES.n_heads} heads and "
+        f"the whole latent cache in bf16. Absorbed attention of {queries} new {'token' if queries == 1 else 'tokens'} "
+        f"to a long sequence is limited by {limit} there.",
+        holds,
+        f"A row of {costs.mla_cache_bytes(1):,} bytes serves {queries} · {heads} rows of queries, each with 2 · "
+        f"({SIZES.kv_lora_rank + SIZES.qk_rope_head_dim} + {SIZES.kv_lora_rank}) FLOP: {per_byte:.0f} FLOP per byte.",
+        read_again="What absorption saves, and what it does not",
     )
-    statement, holds = draw.choice(
-        [
-            (
-                "For one query and one key absorption takes fewer FLOPs than multi-head attention with K and V ready.",
-                ratio < 1,
-            ),
-            (
-                "For one query and one key absorption takes more FLOPs than multi-head attention with K and V ready.",
-                ratio > 1,
-            ),
-            ("Absorption is an approximation: the model must be trained with it.", False),
-            (
-                "Absorption pays in decoding because far fewer bytes are read for each key.",
-                costs.mla_cache_bytes(1) < unpacked,
-            ),
-        ]
-    )
-    return TrueFalse(statement, holds, why, read_again="What absorption saves, and what it does not")
 
 
 # ---------------------------------------------------------------------------------------------- 4 to 7 the kernels
@@ -139,12 +128,10 @@ def index_score_by_hand(draw: Random) -> Number:
         Figure(
             score,
             "",
-            f"{terms} = {score}. A negative product counts as nothing, a negative weight counts against.",
+            f"{terms} = {score}. Only a negative weight counts against.",
             mistakes=(
                 Mistake(linear, "That is without the ReLU. A negative product counts as nothing."),
-                Mistake(
-                    positive, "ReLU stands around each product, not around product and weight: weights may be negative."
-                ),
+                Mistake(positive, "ReLU stands around each product, without its weight, which may be negative."),
                 Mistake(sum(dots), "That is the sum of the products. Each head has a weight, and a ReLU."),
             ),
         ),
@@ -158,8 +145,7 @@ def scale_of_a_vector(draw: Random) -> Number:
     exponent = round(math.log2(quantize_e4m3(torch.tensor([largest]))[1]))
     return Number(
         f"The largest absolute value in a vector is {largest}. Its scale is the smallest power of two that brings it, "
-        f"divided by the scale, to at most {E4M3_MAX:.0f}, the largest number of E4M3. As what number does it go into "
-        "E4M3 (after the division, before it is rounded)?",
+        f"divided by the scale, to at most {E4M3_MAX:.0f}. As what number does it go into E4M3, before it is rounded?",
         Figure(
             largest / 2.0**exponent,
             "",
@@ -167,12 +153,10 @@ def scale_of_a_vector(draw: Random) -> Number:
             f"{largest} · 2^{-exponent} lies between 224 and 448.",
             tolerance=0.005,
             mistakes=(
-                Mistake(
-                    largest / 2.0 ** (exponent - 1), "The scale was rounded down: this does not fit, 448 is the end."
-                ),
+                Mistake(largest / 2.0 ** (exponent - 1), "The scale was rounded down: 448 is the end."),
                 Mistake(
                     E4M3_MAX,
-                    "That takes max|x| / 448 itself for the scale. It is no power of two: scaling would round, too.",
+                    "That scale is max|x| / 448 itself, no power of two: scaling would round, too.",
                 ),
             ),
         ),
@@ -184,28 +168,26 @@ def test_of_top_k(draw: Random) -> Choice:
     """A test of top-k"""
     k, queries = draw.choice([256, 512, 2048]), draw.choice([8, 64])
     return Choice(
-        f"A new top-k kernel, k = {k}, is compared with `torch.topk` on {queries} rows of the indexer's scores. "
-        "The indices of some rows differ, their sorted scores agree. What now?",
+        f"A new top-k kernel, k = {k}, is compared with `torch.topk` on {queries} rows of index scores. Some indices "
+        "differ, the sorted scores agree. What now?",
         shuffled(
             draw,
             Option(
                 "Compare the sorted scores, that no index occurs twice, and that none is illegal.",
-                "Scores behind a ReLU can be exactly equal, and any of the equal ones is right: top-k is a set.",
+                "Scores behind a ReLU can be equal, and any of the equal ones is right: top-k is a set.",
                 right=True,
             ),
             Option(
                 "The kernel is wrong: `torch.topk` is the reference.",
-                "Where scores are equal, PyTorch's own choice is one of many, and it promises none of them.",
+                "Where scores are equal, PyTorch's choice is one of many.",
             ),
             Option(
-                "Test with normal random scores in place of the indexer's, where none are equal and the indices agree.",
-                "Then equal scores, which few heads or coarse numbers make, are never tested. A kernel that fails on "
-                "them passes.",
+                "Test with normal random scores, where none are equal and the indices agree.",
+                "Then equal scores are never tested. A kernel that fails on them passes.",
             ),
             Option(
                 "Add a small random number to each score, so that none are equal.",
-                "That tests scores which the indexer never writes, and hides what the kernel does with long runs of "
-                "equal ones.",
+                "That hides what the kernel does with equal scores.",
             ),
         ),
         read_again="6 Top-k without sorting",
@@ -228,15 +210,15 @@ def tiles_without_neighbours(draw: Random) -> Choice:
             ),
             Option(
                 "It sorts the queries, so that neighbours have similar lists.",
-                "No kernel of the chapter moves a query. Each block of threads has one query, with its own list.",
+                "No kernel of the chapter moves a query. Each block has one query, with its own list.",
             ),
             Option(
-                "It computes all keys of the blocks in which the chosen ones lie, and masks those that are not chosen.",
-                "That is what block lists do, and NSA by its choice of blocks. Here only chosen rows are loaded.",
+                "It computes whole blocks of keys, and masks those that are not chosen.",
+                "That is what block lists do. Here only chosen rows are loaded.",
             ),
             Option(
                 f"{k} keys are many enough; the lists of chapter 04 were too short.",
-                "A single query with plain heads stays a vector times a matrix, however long its list is.",
+                "One query of one head stays a vector times a matrix, however long its list is.",
             ),
         ),
         read_again="7 The sparse core",
@@ -265,9 +247,7 @@ def last_token(draw: Random) -> Aggregate:
                     f"It looks at every key: {length:,} · 2 · {SIZES.index_n_heads} · {SIZES.index_head_dim}.",
                     tolerance=0.01,
                     mistakes=(
-                        Mistake(
-                            index_pair * k / 1e6, f"That is {k} keys. The choice comes after all of them have a score."
-                        ),
+                        Mistake(index_pair * k / 1e6, f"That is {k} keys. All keys get a score."),
                         Mistake(index_pair / 1e6, "The indexer is not O(1): that is a single key."),
                     ),
                 ),
@@ -284,7 +264,7 @@ def last_token(draw: Random) -> Aggregate:
                         Mistake(costs.mla_flops(1, length) / 1e6, "That is dense attention, to every key."),
                         Mistake(
                             k * costs.mha_pair_flops() / 1e6,
-                            "That is multi-head mode, with K and V unpacked. The core attends to latents.",
+                            "That is multi-head mode. The core attends to latents.",
                         ),
                     ),
                 ),
@@ -303,13 +283,13 @@ def where_indexer_meets_core(draw: Random) -> Number:
     mistakes = [
         Mistake(
             costs.dsa_dense_crossover(k, index_speed=faster),
-            "That is where DSA costs as much as dense attention, which is much earlier.",
+            "That is where DSA costs as much as dense attention.",
         ),
-        Mistake(ratio * faster, "That is how many times as fast a pair is scored. The core has k pairs."),
+        Mistake(ratio * faster, "That is one pair. The core has k pairs."),
     ]
     if faster > 1:
         mistakes += [
-            Mistake(even / faster, "That is where the FLOPs are equal. The indexer's take less time each."),
+            Mistake(even / faster, "There the FLOPs are equal. The indexer's take less time each."),
             Mistake(even / faster**2, "A faster indexer stays ahead for longer, not for shorter."),
         ]
     return Number(
@@ -390,7 +370,7 @@ def what_is_said(draw: Random) -> Votes:
     holding = (
         Option(
             f"All heads of a layer attend to the same keys, at most {costs.TOP_K} for a query.",
-            "There is one score per key, and one k for all layers and heads.",
+            "A key has one score, and k is one for all layers.",
             right=True,
         ),
         Option(
@@ -401,23 +381,23 @@ def what_is_said(draw: Random) -> Votes:
         ),
         Option(
             f"Up to {costs.TOP_K} tokens DSA computes exactly what dense MLA computes.",
-            "There is nothing to choose yet: top-k takes every key. The indexer is extra work then.",
+            "Top-k takes every key then. The indexer is extra work.",
             right=True,
         ),
         Option(
             "DeepSeek-V3 attends to all keys; DSA came with V3.2-Exp.",
-            "V3 is dense MLA (arXiv 2412.19437). DSA was added to a model that had been trained dense.",
+            "V3 is dense MLA. DSA was added to a model that had been trained dense.",
             right=True,
         ),
     )
     wrong = (
         Option(
             "The lightning indexer takes O(1) per token.",
-            "It takes O(L): it scores every earlier key. Its constant is small, and that is all.",
+            "It takes O(L): it scores every earlier key. Only its constant is small.",
         ),
         Option(
             "The indexer takes a seventeenth of the core's FLOPs, whatever the length.",
-            f"A seventeenth is its cost for one key. It scores all of them, the core attends to {costs.TOP_K} at most.",
+            f"A seventeenth is its cost for one key. It scores all keys, the core attends to {costs.TOP_K}.",
         ),
         Option("k lies between 128 and 512, and differs between layers.", f"k = {costs.TOP_K}, one for all layers."),
         Option(
@@ -431,8 +411,7 @@ def what_is_said(draw: Random) -> Votes:
         ),
         Option(
             "The language model's loss trains the indexer, which also balances the load of the experts.",
-            "The choice has no gradient: the indexer's teacher is the attention, by a KL divergence. Experts are "
-            "another matter altogether.",
+            "The choice has no gradient: the indexer's teacher is the attention. Experts are another matter.",
         ),
     )
     right = draw.choice([1, 2, 3])
