@@ -282,7 +282,7 @@ PUZZLES = {
                     _placed(lambda lengths, size, blocks: [divmod(n, len(lengths))[::-1] for n in range(blocks)]),
                 ),
             ),
-            findings={"memcheck": Diagnosis("a length past the end of seq_lens is read", read_again=RAGGED)},
+            findings={"memcheck": Diagnosis("a length is read that seq_lens does not have", read_again=RAGGED)},
         ),
         hint="Walk through the sequences. How many pieces of `size` keys does sequence b have? If `part` is less, you "
         "are there; if not, that many pieces lie before yours: take them off, and go on to the next one. Stop at B.",
@@ -326,11 +326,7 @@ PUZZLES = {
                     _reading(lambda table, b, j, page_size: table[b, j // page_size] * page_size),
                 ),
             ),
-            findings={
-                "memcheck": Diagnosis(
-                    "an entry of the table or a row of the pages is read that does not exist", read_again=PAGES
-                )
-            },
+            findings={"memcheck": Diagnosis("an entry or a row is read that there is not", read_again=PAGES)},
         ),
         hint="Key j lies in page number j / page_size of its sequence, at place j % page_size. The table says which "
         "page of the cache that is: its row for sequence b begins at entry b * max_pages. A page has page_size rows.",
