@@ -1,5 +1,7 @@
 """What chapter 06's cells call: bytes that are counted, kernels that are right, pictures with the recorded figures."""
 
+import math
+
 import pytest
 import torch
 
@@ -146,6 +148,22 @@ def test_a_page_that_is_not_there_is_named(monkeypatch):
 # ---- pages and the loop
 
 
+def test_a_prefix_cache_computes_what_is_not_found(drawn, capsys):
+    server.show_found_pages()
+    assert capsys.readouterr().out == "tokens computed: 43 without, 23 with a prefix cache\n"
+    without, with_cache = ([patch.get_hatch() for patch in ax.patches] for ax in drawn[0].axes)
+    assert not any(without) and sum(map(bool, with_cache)) == 8 + 12
+
+
+def test_chunks_of_a_prompt_keep_the_steps_short(drawn):
+    server.show_chunks()
+    whole, chunked = (
+        [sum(n <= patch.get_y() < n + 0.5 and patch.get_width() == 1 for patch in ax.patches) for n in range(5)]
+        for ax in drawn[0].axes
+    )
+    assert whole == [3, 21, 4, 4, 4] and chunked == [3, 9, 9, 9, 4]
+
+
 def test_the_table_of_the_chapter_shares_two_pages(drawn, capsys):
     cache = server.show_table()
     first, second, third = (cache.pages_of(one) for one in cache.sequences)
@@ -202,18 +220,20 @@ def test_the_pictures_of_the_recordings_have_their_figures(drawn, tables):
     assert [len(line.get_xdata()) for line in drawn[-1].axes[0].lines[:5]] == [len(CACHES)] * 5
     assert times.show_splits(rows) == 16
     times.show_ragged()
-    assert times.show_pages() == 1
+    plain, paged = (
+        us("paged", batch=8, length=65536, page_size=16, name=f"{x}_attention") for x in ("decode", "paged")
+    )
+    assert times.show_pages() == pytest.approx(100 * (paged / plain - 1))
     wide, narrow = (us("eight bits", batch=8, length=65536, name=f"decode_attention{x}") for x in ("", ", E4M3"))
     assert times.show_eight_bits() == wide / narrow
     each, once = (us("shared prefix", name=f"{x}_attention") for x in ("paged", "cascade"))
     assert times.show_prefix() == each / once
     one, many = (us("queries", batch=8, length=65536, query_length=n, name="chain") for n in (1, 16))
     assert times.show_queries() == many / one
-    launches, single = (us("step", batch=1, length=4096, name=name) for name in ("launches", "one launch"))
-    assert times.show_steps() == launches / single
+    graph, single = (us("step", batch=8, length=1024, name=name) for name in ("CUDA graph", "one launch"))
+    assert times.show_steps() == graph / single
     panels = [ax.get_title("left") for ax in drawn[-1].axes]
     assert panels == ["1 sequence", "8 sequences", "64 sequences"]
-    times.show_gain()
     fast, slow = (
         rows.select(part="loop", sums="exact", name=name)[0]["tokens_per_s"] for name in ("pages", "reserved")
     )
@@ -229,6 +249,16 @@ def test_the_floor_of_a_step_is_its_bytes_at_the_datasheets_speed_and_no_record_
     for row in measured.load("06_serving").rows:
         if "us" in row:
             assert row["us"] > times.floor_us(row), row
+
+
+def test_a_time_that_varied_much_is_drawn_as_a_gap(drawn, tables):
+    times.show_steps()
+    varied = [
+        (key, name) for key, found in times.steps().items() for name, row in found.items() if not times.is_steady(row)
+    ]
+    gaps = [y for ax in drawn[0].axes for line in ax.lines for y in line.get_ydata() if math.isnan(y)]
+    assert len(gaps) == len(varied) and {name for _, name in varied} <= {"launches"}
+    assert "spread of the launches" in tables[0]
 
 
 def test_without_a_gpu_the_sweep_is_the_recorded_one(monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 
 import matplotlib.pyplot as plt
 
@@ -56,6 +55,32 @@ def copy_on_write() -> None:
     print(f"after it has grown: the first has pages {cache.pages_of(first)}, its fork {cache.pages_of(second)}")
 
 
+def show_found_pages(prompt: int = 8) -> None:
+    """Shows three requests that begin alike, in pages of 4: which tokens are computed without a prefix cache, and with
+    one, where pages that are found are hatched."""
+    cache = PagedCache(16, 4)
+    first = cache.allocate()
+    cache.extend(first, prompt + 5)
+    second = cache.fork(first, prompt)
+    cache.extend(second, 7)
+    third = cache.fork(second, prompt + 4)
+    cache.extend(third, 3)
+    panels: dict[str, list[tuple[str, list[list[int]]]]] = {"no prefix cache: every token is computed": []}
+    panels["prefix cache: hatched pages are found"] = []
+    computed = [0, 0]
+    for b, sequence in enumerate((first, second, third)):
+        pages, length = cache.pages_of(sequence), cache.length(sequence)
+        sizes = [min(cache.page_size, length - n * cache.page_size) for n in range(len(pages))]
+        found = [b > 0 and page in cache.pages_of((first, second)[b - 1]) for page in pages]
+        rows = [[b] * size for size in sizes], [[-1 if old else b] * n for old, n in zip(found, sizes, strict=True)]
+        for lines, groups in zip(panels.values(), rows, strict=True):
+            lines.append((f"request {b}", groups))
+        computed = [computed[0] + length, computed[1] + length - cache.page_size * sum(found)]
+    plots.room_of_sequences(panels)
+    plt.show()
+    print(f"tokens computed: {computed[0]} without, {computed[1]} with a prefix cache")
+
+
 # ---- a day's requests
 
 
@@ -70,20 +95,28 @@ def both() -> dict[str, Loop]:
     return {"in pages": served(), "reserved": served(reserve=2 * LONGEST)}
 
 
-def show_requests() -> None:
-    """Draws how long the requests of a day are."""
-    trace = sorted((one.prompt + one.new for one in lengths(longest=LONGEST)), reverse=True)
-    mean = statistics.fmean(trace)
-    plots.over_steps(
-        {f"tokens of a request, prompt and answer; {mean:.0f} in the mean": {"": trace}},
-        "200 requests, the longest first",
-    )
+def show_chunks(prompt: int = 18, steps: int = 5) -> None:
+    """Draws the tokens of each step while three requests decode and a fourth comes with a long prompt: the prompt taken
+    whole, and in chunks."""
+    panels = {}
+    for title, chunk in (("the prompt in one step", prompt), ("in chunks of 6 tokens", 6)):
+        loop = Loop(lambda cache, batch: [0] * len(batch), PagedCache(64, 4), chunk=chunk)
+        for _ in range(3):
+            loop.submit([0], 2 * steps)
+        loop.step()
+        loop.submit([0] * prompt, steps)
+        for _ in range(steps - 1):
+            loop.step()
+        panels[title] = [
+            (f"step {n}", [[number] * tokens for number, tokens in step.batch]) for n, step in enumerate(loop.history)
+        ]
+    plots.room_of_sequences(panels)
     plt.show()
 
 
 def show_day() -> float:
     """Draws how many requests are served at a time, and how full the cache is, step by step. Returns how many times as
-    many pages on demand serve, on average."""
+    many are served on average if pages are taken on demand."""
     loops = both()
     at_once = {name: [len(step.batch) for step in loop.history] for name, loop in loops.items()}
     filled = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import matplotlib.pyplot as plt
 
@@ -30,7 +31,7 @@ from course_utils.measured.serving import (
 from course_utils.planner.devices import by_driver_name
 
 SHAPE = f"{HEADS} query heads, {KV_HEADS} key heads, d = {HEAD_DIM}, fp16, cold L2"
-SMALL, LARGE = (1, 4096), (8, 65536)  # batch and keys of a sequence
+SHORT, LARGE = (8, 1024), (8, 65536)  # batch and keys of a sequence
 SWEPT = (1, 65536)
 OF_TORCH = FLASH, CUDNN
 
@@ -126,23 +127,22 @@ def show_ragged() -> None:
 # ---- pages, bits, queries, a prefix
 
 
-def show_pages() -> int:
-    """Draws what pages in random places cost compared with a contiguous cache. Returns the page size that costs
-    most."""
+def show_pages() -> float:
+    """Draws what pages in random places cost compared with a contiguous cache. Returns the per cent for pages of 16 and
+    8 sequences of 64 K."""
     groups: dict[str, dict[str, float]] = {}
     table = []
     for batch, length in CACHES[:2]:
         for size in PAGE_SIZES:
             found = by_name("paged", batch, length, page_size=size)
-            plain, paged = (found[name]["us"] for name in (OURS, "paged_attention"))
+            plain, paged, peer = (found[name]["us"] for name in (OURS, "paged_attention", "FlashInfer"))
             groups.setdefault(f"pages of {size}", {})[of_cache(batch, length)] = 100 * (paged / plain - 1)
             line = {"sequences × keys": of_cache(batch, length), "page size": size}
-            table.append(line | {"contiguous, µs": plain, "pages, µs": paged})
+            table.append(line | {"contiguous, µs": plain, "pages, µs": paged, "FlashInfer, pages, µs": peer})
     plots.grouped_bars(groups, "% longer than contiguous", colours=(plots.BLUE, plots.ORANGE))
     plt.show()
     show.table(table, f"pages in random order; {caption()}", folded=True)
-    costs = [sum(groups[f"pages of {size}"].values()) for size in PAGE_SIZES]
-    return PAGE_SIZES[costs.index(max(costs))]
+    return groups[f"pages of {STEP_PAGE_SIZE}"][of_cache(*LARGE)]
 
 
 def show_eight_bits() -> float:
@@ -161,9 +161,9 @@ def show_eight_bits() -> float:
 
 
 def show_prefix() -> float:
-    """Draws the time with a prompt that each sequence reads, and with one that is read once. Returns their ratio."""
+    """Draws the time with a prompt that each sequence reads, and with cascade attention. Returns their ratio."""
     rows = {row["name"]: row for row in record().select(part="shared prefix")}
-    names = {"paged_attention": "read by each sequence", "cascade_attention": "read once for all"}
+    names = {"paged_attention": "read by each sequence", "cascade_attention": "cascade attention"}
     plots.bars(list(names.values()), {"µs of the GPU": [rows[name]["us"] for name in names]})
     plt.show()
     row = rows["paged_attention"]
@@ -208,31 +208,31 @@ def floor_us(row: Row) -> float:
     return row["us"] * row["tb_per_s"] * 1e12 / by_driver_name(record().device).bandwidth
 
 
+def is_steady(row: Row) -> bool:
+    """Whether a time varied little: half of its runs lie within a fifth of the median. The host's own time does not
+    where other programs use the processor as well."""
+    return row["spread_us"] < 0.2 * row["us"]
+
+
 def show_steps() -> float:
-    """Draws 32 layers of append, attention and merge in four ways. Returns how many times as fast as launches from
-    Python one launch is, for one sequence of 4 K."""
+    """Draws 32 layers of append, attention and merge in four ways; times that varied much are in the table alone.
+    Returns how many times as fast as a CUDA graph one launch is, for 8 sequences of 1 K."""
     panels: dict[str, dict[str, dict[int, float]]] = {}
     table = []
     for (batch, length), found in steps().items():
         panel = panels.setdefault(f"{batch} sequence{'s' * (batch > 1)}", {})
         floor = floor_us(next(iter(found.values())))
         for name, row in found.items():
-            panel.setdefault(name, {})[length] = row["us"] / 1e3
+            panel.setdefault(name, {})[length] = row["us"] / 1e3 if is_steady(row) else math.nan
         panel.setdefault("floor", {})[length] = floor / 1e3
         line = {"sequences × keys": of_cache(batch, length), "floor, µs": floor}
-        table.append(line | {f"{name}, µs": row["us"] for name, row in found.items()})
+        line |= {f"{name}, µs": row["us"] for name, row in found.items()}
+        table.append(line | {"spread of the launches, µs": found[LAUNCHES]["spread_us"]})
     plots.lines_by_length(panels, "ms of a step, 32 layers")
     plt.show()
     show.table(table, f"floor: the bytes at the datasheet's speed; pages of {STEP_PAGE_SIZE}; {caption()}", folded=True)
-    first = steps()[SMALL]
-    return first[LAUNCHES]["us"] / first[ONE_LAUNCH]["us"]
-
-
-def show_gain() -> None:
-    """Draws what one launch gains over a graph, by cache."""
-    rows = {of_cache(*cache): {"": found[GRAPH]["us"] / found[ONE_LAUNCH]["us"]} for cache, found in steps().items()}
-    plots.dots({"": rows}, "one launch: times as fast as a graph of launches", log=False, mark=1)
-    plt.show()
+    found = steps()[SHORT]
+    return found[GRAPH]["us"] / found[ONE_LAUNCH]["us"]
 
 
 # ---- the loop

@@ -22,7 +22,6 @@ from course_utils.questions.question import (
 )
 
 WHY = "1 Why: one token, and all the bytes"
-ONCE = "2 Every key is read once"
 PAGES = "5 Pages"
 PREFIX = "7 A shared prefix"
 LAUNCH = "9 One launch for a step"
@@ -41,45 +40,15 @@ def bytes_of_a_step(draw: Random) -> Number:
         Figure(
             read,
             "MB",
-            f"2 · {batch} · {kv_heads} · {length:,} · 128 numbers of 2 bytes: keys and values, by key heads.",
+            f"2 · {batch} · {kv_heads} · {length:,} · 128 numbers of 2 bytes.",
             tolerance=0.01,
             mistakes=(
-                Mistake(read * heads / kv_heads, "Query heads that share a key head share what is read of it."),
-                Mistake(read / 2, "That is K alone. The values are read as well."),
-                Mistake(read / batch, "That is one sequence. Each has a cache of its own."),
+                Mistake(read * heads / kv_heads, "Query heads share the keys that are read."),
+                Mistake(read / 2, "That is K without the values."),
+                Mistake(read / batch, "That is only one of the sequences."),
             ),
         ),
         read_again=WHY,
-    )
-
-
-def why_pack(draw: Random) -> Choice:
-    """What packing gains"""
-    group = draw.choice((4, 8))
-    return Choice(
-        f"{group} query heads share a key head. A kernel makes them rows of one tile of the tensor cores. What is the "
-        "gain in a decode step?",
-        shuffled(
-            draw,
-            Option(
-                "Each key and value comes from memory once for all of them.",
-                f"A block for each query head would ask {group} times for the same bytes, and bytes are the time.",
-                right=True,
-            ),
-            Option(
-                "The tensor cores do the products faster than the CUDA cores.",
-                "They do, and hardly matter: there are only a few products for each byte that is read.",
-            ),
-            Option(
-                f"There are {group} times as many blocks to fill the GPU.",
-                "There are fewer: one block for each key head. Filling the GPU is what splits are for.",
-            ),
-            Option(
-                "The softmax of the heads is shared.",
-                "Each row has its own scores, maximum and sum. Only keys and values are shared.",
-            ),
-        ),
-        read_again=ONCE,
     )
 
 
@@ -97,12 +66,12 @@ def pages_of_a_batch(draw: Random) -> Grid:
                 Figure(
                     empty,
                     "rows",
-                    f"{pages} pages of {size} have {pages * size} rows, and {length} of them hold a token.",
+                    f"{pages} pages have {pages * size} rows for {length} tokens.",
                     mistakes=tuple(
                         Mistake(value, why)
                         for value, why in (
-                            (length % size, "That many tokens are in the last page. The others of its rows are empty."),
-                            (size, "The last page is not empty: it would not have been taken."),
+                            (length % size, "These rows of the last page are full."),
+                            (size, "The last page is not empty."),
                         )
                         if value != empty
                     ),
@@ -111,7 +80,7 @@ def pages_of_a_batch(draw: Random) -> Grid:
         return tuple(found)
 
     return Grid(
-        "A sequence takes whole pages. How many rows of its pages hold no token?",
+        "How many rows of a sequence's pages hold no token?",
         tuple(f"{length} tokens" for length in lengths),
         tuple(f"pages of {size}" for size in sizes),
         tuple(cells(length) for length in lengths),
@@ -125,16 +94,16 @@ def room_for_a_prompt(draw: Random) -> Aggregate:
     prefix, own = size * draw.choice((32, 64)), draw.choice((50, 70, 120))
     shared, each = costs.ceil_div(prefix, size), costs.ceil_div(own, size)
     return Aggregate(
-        f"{count} sequences begin with the same {prefix} tokens, which lie in shared pages of {size}; then each has "
-        f"{own} tokens of its own. How many pages are taken?",
+        f"{count} sequences begin with the same {prefix} tokens in shared pages of {size}; then each has {own} tokens "
+        "of its own. How many pages are taken?",
         (
             (
-                "of the prompt",
+                "of the shared tokens",
                 Figure(
                     shared,
                     "pages",
                     f"{prefix} / {size}, once for all.",
-                    mistakes=(Mistake(shared * count, "The pages are shared: all tables name the same ones."),),
+                    mistakes=(Mistake(shared * count, "All tables name the same pages."),),
                 ),
             ),
             (
@@ -142,12 +111,12 @@ def room_for_a_prompt(draw: Random) -> Aggregate:
                 Figure(
                     each * count,
                     "pages",
-                    f"{own} tokens take {each} pages, and {count} sequences do so.",
+                    f"{own} tokens take {each} pages, {count} times.",
                     mistakes=(
-                        Mistake(each, "That is one sequence."),
+                        Mistake(each, "That is only one sequence."),
                         Mistake(
                             costs.ceil_div(own * count, size),
-                            "Sequences do not share the page that they write to: round up for each.",
+                            "No two sequences write to one page: round up for each.",
                         ),
                     ),
                 ),
@@ -163,15 +132,13 @@ def paging_and_time(draw: Random) -> TrueFalse:
         return TrueFalse(
             "A kernel that reads a cache in pages takes less time than the same kernel on a contiguous cache.",
             False,
-            "It reads the same bytes, and the table besides. Pages save room: more sequences fit, and that raises "
-            "the tokens per second of the whole server.",
+            "It reads the same bytes, and the table besides. Pages save room, not time.",
             read_again=PAGES,
         )
     return TrueFalse(
         "With pages more sequences fit into the same memory, although attention to each does not get faster.",
         True,
-        "A contiguous cache must reserve rows for the longest answer that may come. Pages are taken as they "
-        "are needed.",
+        "A contiguous cache reserves rows for the longest answer; pages are taken as they are needed.",
         read_again=PAGES,
     )
 
@@ -180,25 +147,23 @@ def kept_by_a_graph(draw: Random) -> Votes:
     """What a graph keeps"""
     length = draw.choice((1024, 2048))
     return Votes(
-        f"A decode step is captured as a CUDA graph while the sequences have {length:,} keys. Which of these "
-        "are fixed from "
-        "then on, however often it is replayed?",
+        f"A decode step is captured as a CUDA graph at {length:,} keys. What do all replays keep?",
         shuffled(
             draw,
-            Option("The number of blocks of each launch.", "The grid is part of the node.", right=True),
-            Option("The addresses of the tensors.", "Pointers are arguments, and arguments are kept.", right=True),
+            Option("The number of blocks of each launch.", "The grid is part of the graph.", right=True),
+            Option("The addresses of the tensors.", "A pointer is an argument, and is kept.", right=True),
             Option(
-                "A length that was handed over as a number.",
-                "It is a scalar argument: replays would attend the same keys for ever.",
+                "A length passed as a number.",
+                "It is an argument: replays attend to the same keys.",
                 right=True,
             ),
             Option(
                 "The lengths in a tensor on the device.",
-                "Its address is fixed, not what stands there: change it in place before a replay.",
+                "Only its address is kept: change it in place.",
             ),
             Option(
                 "Which pages the block table names.",
-                "The table is read by the kernel, at each replay anew.",
+                "The kernel reads the table at each replay.",
             ),
         ),
         read_again=LAUNCH,
@@ -209,27 +174,26 @@ def wrong_for_some(draw: Random) -> Choice:
     """Right alone, wrong together"""
     batch = draw.choice((4, 8, 16))
     return Choice(
-        f"A server's answers are right when one user is there. With {batch} users all seem to get an answer "
-        "to the first "
-        "one's prompt. The sanitizer is silent. Where do you look first?",
+        f"One user gets right answers. Of {batch} users all get an answer to the first one's prompt, and the sanitizer "
+        "is silent. Where do you look first?",
         shuffled(
             draw,
             Option(
                 "Where a sequence finds its row of the block table.",
-                "All read the first row: valid pages, valid keys, of somebody else. A single sequence cannot show it.",
+                "All read the first row: valid pages of somebody else.",
                 right=True,
             ),
             Option(
                 "In the merge of the parts.",
-                "Parts of another piece would give a mixture, with one user as well as with many.",
+                "Wrong parts would be a mixture, for one user as well.",
             ),
             Option(
                 "In the online softmax.",
-                "It knows nothing of other sequences, and would be wrong for one user, too.",
+                "It would be wrong for one user, too.",
             ),
             Option(
                 "In the tail of the last page.",
-                "An attended tail adds keys that are none, to each sequence whose length is no multiple of the page.",
+                "That would add wrong keys for one user as well.",
             ),
         ),
         read_again=WRONG,
@@ -241,25 +205,25 @@ def bits_of_a_batch(draw: Random) -> Choice:
     """The same bits in any batch"""
     splits = draw.choice((4, 8, 16))
     return Choice(
-        "A sequence's output must have the same bits whoever else is in the batch. How should its keys be cut?",
+        "A sequence's output must have the same bits in any batch. How should its keys be cut?",
         shuffled(
             draw,
             Option(
                 f"Into pieces of a fixed size, such as {2 * SHORTEST_PIECE} keys.",
-                "Then where the pieces begin, and the order of their sum, follow from the sequence alone.",
+                "Then the order of the sum follows from the sequence alone.",
                 right=True,
             ),
             Option(
-                f"Into a fixed number of splits, such as {splits} on average.",
-                "With lengths that differ, the size of a piece then follows from the sum of all lengths.",
+                f"Into {splits} pieces a sequence on average, all of one size.",
+                "That size follows from the lengths of all sequences.",
             ),
             Option(
                 "By the waves of blocks that fill the GPU.",
-                "That number depends on how many sequences there are.",
+                "It depends on how many sequences there are.",
             ),
             Option(
-                "In any way, if the parts are kept in fp32.",
-                "fp32 makes the differences small. A sum in another order still has other last bits.",
+                "In any way, with parts in fp32.",
+                "Another order still gives other last bits.",
             ),
         ),
         read_again=COMPANY,
@@ -275,10 +239,9 @@ def cache_for_a_server(draw: Random) -> TradeOff:
         return Option(text, why, right, (f"{one * bytes_of * rows:,.0f} MB", exact))
 
     return TradeOff(
-        f"Requests have {mean:,} tokens in the mean, prompt and answer, and {longest:,} at most. Outputs must "
-        "stay what 16 "
-        "bits give. Which cache serves the most sequences?",
-        ("memory of a sequence, in the mean", "numbers as in 16 bits"),
+        f"Requests have {mean:,} tokens on average and {longest:,} at most. Outputs must stay as with 16 bits. Which "
+        "cache serves the most sequences?",
+        ("memory of a sequence, on average", "outputs as with 16 bits"),
         shuffled(
             draw,
             option(
@@ -286,14 +249,14 @@ def cache_for_a_server(draw: Random) -> TradeOff:
                 longest,
                 1,
                 "yes",
-                "Nobody knows how long an answer gets, so room for the longest is reserved. What is it filled with?",
+                "It reserves room for the longest answer.",
             ),
             option(
                 "pages of 16, fp16",
                 mean + 8,
                 1,
                 "yes",
-                "A sequence wastes half a page in the mean, and the numbers are the same.",
+                "A sequence wastes half a page, and the numbers are the same.",
                 right=True,
             ),
             option(
@@ -301,14 +264,14 @@ def cache_for_a_server(draw: Random) -> TradeOff:
                 mean + 128,
                 1,
                 "yes",
-                "Half of a last page of 256 rows is empty, in the mean. Smaller pages waste less.",
+                "Half of the last page is empty: smaller pages waste less.",
             ),
             option(
                 "pages of 16, E4M3",
                 mean + 8,
                 0.5,
                 "no",
-                "It would be the smallest, but eight bits are other numbers, and the outputs change.",
+                "The smallest, but eight bits change the outputs.",
             ),
         ),
         read_again=PAGES,
@@ -317,7 +280,6 @@ def cache_for_a_server(draw: Random) -> TradeOff:
 
 QUESTIONS: tuple[Source, ...] = (
     bytes_of_a_step,
-    why_pack,
     pages_of_a_batch,
     paging_and_time,
     cache_for_a_server,
