@@ -134,7 +134,7 @@ def show_variants() -> None:
         title(*case): {f"L = {length}": [ratio(name, *case, length) for name in names] for length in LENGTHS}
         for case in ALL_CASES
     }
-    plots.ratios_around_one(names, panels, "times as fast as the last kernel; –: the kernel itself, or it cannot be")
+    plots.ratios_around_one(names, panels, "times as fast as the last kernel; –: the same kernel, or not possible")
     plt.show()
     rows = []
     for n, (name, idea) in enumerate(IDEAS.items()):
