@@ -263,31 +263,6 @@ def training() -> None:
     show.table(table, f"16 heads, d = 128, fp16; dense: causal; {measured.caption(backward)}", folded=True)
 
 
-def decode_rows() -> list[dict[str, Any]]:
-    """One query that reads all keys, or the keys of a window: its bytes, and the least times of memory and
-    arithmetic."""
-    rows = []
-    for length in (4096, L):
-        for name, keys in (("all keys", length), ("a window of 4096", min(length, 4096))):
-            cache, flops = 2 * 16 * keys * 128 * 2, 4 * 16 * keys * 128
-            seconds = cache / H200.bandwidth, flops / H200.half_flops
-            row = {"L": length, "one query sees": name, "bytes": cache, "FLOP per byte": flops / cache}
-            rows.append(row | {"memory, µs": 1e6 * seconds[0], "arithmetic, µs": 1e6 * seconds[1]})
-    return rows
-
-
-def decode() -> None:
-    """Shows the floors of one decode step, as a picture and a table."""
-    rows = decode_rows()
-    names = [f"{row['L'] // 1024} K tokens, {row['one query sees']}" for row in rows]
-    panels = {f"at least, {name}": [row[name] for row in rows] for name in ("memory, µs", "arithmetic, µs")}
-    plots.bars(names, panels, colours=(plots.PURPLE, plots.BLUE, plots.PURPLE, plots.BLUE), log=True)
-    plt.show()
-    shown = [row | {"bytes": amount(row["bytes"])} for row in rows]
-    where = "one step of one layer: batch 1, 16 heads, d = 128, fp16, on an H200 by its datasheet; logarithmic above"
-    show.table(shown, where, folded=True)
-
-
 # ---- quality
 
 

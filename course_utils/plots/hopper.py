@@ -80,13 +80,15 @@ def ring_of_tiles(tiles: int = 7, buffers: int = 2) -> Axes:
     return ax
 
 
-WIDTHS = {"Q Kᵀ": 1.0, "max": 0.75, "exp": 2.0, "P V": 1.0}  # of what a consumer does, not to scale
+# Of what a consumer does with a tile at d = 128, in units of 512 cycles: a product is 4096 FLOP a cycle, and its
+# 64 · 128 exponentials are 16 a cycle. The maximum is shorter than that; its width is not to scale.
+WIDTHS = {"Q Kᵀ": 1.0, "max": 0.75, "exp": 1.0, "P V": 1.0}
 PRODUCTS = {"Q Kᵀ": MATRICES["Q"], "P V": MATRICES["O"]}
 
 
 def softmax_overlap() -> Figure:
-    """The time of a consumer, not to scale: products and softmax one after the other, and with P V during the maximum
-    of the next tile; below them the other consumer's products."""
+    """The time of a consumer: products and softmax one after the other, and with P V during the maximum of the next
+    tile; below them the other consumer's products. Products and exponentials are to scale for d = 128."""
     figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.9), sharex=True)
 
     def draw(ax: Axes, at: float, what: str, tile: int) -> None:
@@ -113,15 +115,16 @@ def softmax_overlap() -> Figure:
             draw(axes[1], at + 1, "P V", tile - 1)
         draw(axes[1], at + 1, "max", tile)
         at += 2 if tile else 1 + WIDTHS["max"]
+        draw(axes[1], at, "exp", tile)
+        others = tuple(PRODUCTS) if tile else ("Q Kᵀ",)
         if tile < 2:
-            draw(axes[1], at, "exp", tile)
-            draw_others(axes[1], at, *(PRODUCTS if tile else ("Q Kᵀ",)))
-        at += WIDTHS["exp"]
+            draw_others(axes[1], at, *others)
+        at += len(others)  # the tensor cores are the other consumer's as long
     for ax, title in zip(axes, ("step 3", "step 4"), strict=True):
-        ax.set(xlim=(0, 9.8), ylim=(2.9, -0.1), title=title, xticks=[])
+        ax.set(xlim=(0, 9.9), ylim=(2.9, -0.1), title=title, xticks=[])
         ax.set_yticks([0.42, 1.42, 2.42], ["its products", "its softmax", "the other's products"])
         ax.tick_params(length=0)
-    axes[1].set_xlabel("time of one consumer (not to scale); numbers count its tiles of keys")
+    axes[1].set_xlabel("time of one consumer at d = 128; the maximum is not to scale")
     return figure
 
 

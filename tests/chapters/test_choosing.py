@@ -41,13 +41,6 @@ def test_kernels_run_where_their_architecture_is():
     assert [gpu for gpu, runs in found["its Hopper kernel"].items() if runs] == ["H100", "H200"]
 
 
-def test_one_query_is_bound_by_the_bytes_of_its_keys():
-    rows = choosing.decode_rows()
-    assert {row["FLOP per byte"] for row in rows} == {1}
-    assert [f"{row['memory, µs']:.3g}" for row in rows] == ["6.99", "6.99", "224", "6.99"]
-    assert [f"{row['arithmetic, µs']:.3g}" for row in rows] == ["0.0339", "0.0339", "1.09", "0.0339"]
-
-
 def test_a_window_keeps_least_of_the_head_that_looks_far(monkeypatch):
     kept = choosing.kept_by_head()
     monkeypatch.setattr(choosing, "kept_by_head", lambda: kept)

@@ -38,10 +38,10 @@ def test_step_4_finds_the_maximum_beside_the_product_of_the_tile_before():
     begins = {text.get_text(): patch for text, patch in zip(figure.axes[1].texts, figure.axes[1].patches, strict=True)}
     maximum, product = begins["max 1"], begins["P V 0"]
     assert product.get_x() <= maximum.get_x() and maximum.get_x() < product.get_x() + product.get_width()
-    exponentials = begins["exp 1"]
+    exponentials, others = begins["exp 1"], begins["P V"]
     assert exponentials.get_x() >= product.get_x() + product.get_width()
-    assert exponentials.get_x() <= begins["P V"].get_x()  # the other's, which ends before the exponentials do
-    assert begins["P V"].get_x() + begins["P V"].get_width() <= exponentials.get_x() + exponentials.get_width()
+    assert exponentials.get_width() == product.get_width()  # 512 cycles each at d = 128
+    assert others.get_x() + others.get_width() <= begins["Q Kᵀ 2"].get_x()  # then the tensor cores are free again
 
 
 def test_ratios_are_marked_beside_one_and_what_has_none_has_a_dash():

@@ -31,49 +31,49 @@ class Idea(NamedTuple):
 IDEAS = {
     "without turns": Idea(
         "The consumers may find an order of their own; no one waits at a barrier.",
-        "Turns gain 1 to 2 % in short rows, causal or with d = 128, under 1 % in long ones, and cost 0.4 to 1.4 % at "
-        "d = 64 without a mask.",
+        "Turns gain 1 to 2 % in short rows, causal or with d = 128. In long ones the gain is within the noise. Turns "
+        "cost 0.4 to 1.4 % at d = 64 without a mask.",
     ),
     "turns, and no overlap in a consumer": Idea(
-        "Another consumer's product runs beside the softmax anyway; O need not be in flight.",
+        "The other consumer's product runs beside the softmax anyway, and O need not be in flight.",
         "A tile's softmax begins only when P V of the tile before is done, too.",
     ),
     "without hold()": Idea(
-        "A store less for each tile.",
+        "One store fewer for each tile.",
         "The compiler moves the wait for O up: the new maximum is found after P V, not beside it.",
     ),
     "all exponentials beside P V": Idea(
-        "P V of the tile before takes longer than the new maximum, and hides more.",
-        "Likely: O and the place of V wait for exponentials that need neither.",
+        "FlashAttention-3, Algorithm 2: P V of the tile before takes longer than the new maximum, and can hide more.",
+        "Likely: here O and the buffer of V wait for exponentials that need neither.",
     ),
     "a part of the exponentials beside P V": Idea(
         "48 of 128 columns, about what is done when P V is.",
-        "The same, and less of it.",
+        "As above; it costs less, since fewer exponentials are early.",
     ),
     "the same without turns": Idea(
         "With more to do beside P V, a consumer may keep the tensor cores busy by itself.",
-        "At d = 128 the part then costs next to nothing; it gives nothing, either.",
+        "At d = 128 this then costs next to nothing, and gains nothing.",
     ),
     "O rescaled only when m rose a lot": Idea(
-        "m goes up only with a maximum 2^8 times as high; until then weights are up to 256, and O stays as it is. As "
-        "right, for l has the same factor.",
-        "Likely: a vote and a branch cost about what they save, a product for each number of O.",
+        "FlashAttention-4: m is raised only when a weight would exceed 2^8 = 256; until then O stays as it is. The "
+        "result is the same, because l has the same factor.",
+        "Likely: a vote and a branch cost about what they save, one multiplication for each number of O.",
     ),
     "a quarter of the exponentials by a polynomial": Idea(
-        "A multiprocessor has 16 units for ex2, and 128 that add and multiply: these help.",
-        "Eleven instructions in place of one ex2 did not pay. Likely: what is short is the time to issue them.",
+        "FlashAttention-4: a multiprocessor has 16 units for ex2, and 128 that add and multiply; these can help.",
+        "Eleven instructions in place of one ex2 did not pay. Likely: issue slots are scarce.",
     ),
     "a quarter by a polynomial, without turns": Idea(
-        "Turns may hide what it saves.",
-        "As with turns.",
+        "Turns may hide what the polynomial saves.",
+        "No gain here, either.",
     ),
     "tiles of 64 keys, four places": Idea(
-        "Fewer registers, less that is masked at the diagonal, and the first products start sooner.",
-        "Twice as many maxima, rescalings, waits and turns for as many keys.",
+        "Fewer registers, less masking at the diagonal, and the first products start sooner.",
+        "For the same keys twice as many maxima, rescalings, waits and turns.",
     ),
     "tiles of 160 keys": Idea(
         "Fewer barriers and maxima for each key; it just fits shared memory.",
-        "Lengths end inside a tile; causal, more of it is masked.",
+        "Rows end inside a tile, and in causal rows more of it is masked.",
     ),
     "a third place for K": Idea(
         "The producer can be further ahead.",
@@ -81,29 +81,29 @@ IDEAS = {
     ),
     "232 registers for consumers": Idea(
         "The producer has 40 and can keep its item in them, as in step 3.",
-        "The compiler has eight less for addresses and for what it prepares.",
+        "The compiler has eight registers fewer for addresses.",
     ),
     "two consumers": Idea(
         "Each thread has 240 registers, and there is no third consumer to wait for.",
-        "A tile of K and V serves 128 queries, not 192, and one softmax less runs beside products.",
+        "A tile of K and V serves 128 queries, not 192, and fewer softmaxes run beside products.",
     ),
     "one head at a time": Idea(
-        "K and V of one head are sure to stay in the L2 cache.",
-        "Likely: the longest rows of the last head begin late, and blocks that are done wait for them; at L = 16,384 "
-        "with d = 128 it makes no difference.",
+        "K and V of one head surely stay in the L2 cache.",
+        "Likely: the longest rows of the last head begin late, and finished blocks wait for them. No difference at "
+        "L = 16,384 with d = 128.",
     ),
     "all heads at a time": Idea(
-        "The longest rows of all heads come first, and the short ones fill up what is left.",
-        "At L = 2048, where 128 or 256 heads wait, it costs 6 % (d = 64) and 19 % (d = 128): likely K and V leave L2."
-        " At L = 16,384 it makes no difference.",
+        "The longest rows of all heads come first, and short ones fill the gaps at the end.",
+        "At L = 2048, with 128 or 256 heads, it costs 6 % (d = 64) and 19 % (d = 128): likely K and V leave L2. No "
+        "difference at L = 16,384.",
     ),
     "the next item taken early": Idea(
-        "Its number is there when the last tile of this item has been asked for.",
+        "Its number is already there when the last tile of this item has been requested.",
         "No difference at L = 16,384; up to 2 % lost in short causal rows.",
     ),
     "the shortest rows first": Idea(
         "The order in which rows lie in memory.",
-        "The longest rows begin last, and blocks that are done wait for them.",
+        "The longest rows begin last, and finished blocks wait for them.",
     ),
 }
 
@@ -134,7 +134,7 @@ def show_variants() -> None:
         title(*case): {f"L = {length}": [ratio(name, *case, length) for name in names] for length in LENGTHS}
         for case in ALL_CASES
     }
-    plots.ratios_around_one(names, panels, "times as fast as the last kernel; –: the kernel itself, or it cannot be")
+    plots.ratios_around_one(names, panels, "times as fast as the last kernel; –: the same kernel, or not possible")
     plt.show()
     rows = []
     for n, (name, idea) in enumerate(IDEAS.items()):

@@ -38,22 +38,21 @@ def out_of_memory(draw: Random) -> Choice:
     options = [
         Option(
             "Ask which attention kernel really runs, and turn flash on.",
-            f"An allocation of {amount(square.bytes)} is a matrix of the size of S. Flash never makes "
-            f"one: {amount(flash.memory_bytes)} "
-            "in all, and the output stays the same.",
+            f"{amount(square.bytes)} is the size of S. Flash never makes such a matrix: it needs "
+            f"{amount(flash.memory_bytes)} in all, and the output stays the same.",
             right=True,
         ),
         Option(
             "Train with a sliding window.",
-            "That changes the model, and the matrix of scores is only avoided by a kernel that skips it anyway.",
+            "That changes the model. First try what changes nothing.",
         ),
         Option(
             "Retrieve, and put a quarter of the tokens into the context.",
-            "It would fit, but the model then never sees the other tokens. Something that loses nothing comes first.",
+            "It would fit, but the model never sees the other tokens. First try what loses nothing.",
         ),
         Option(
             "Halve the head dimension.",
-            "Look at the allocation that fails: the scores have no d. Another model would be needed as well.",
+            "The allocation that fails has no d in its size, and the model would be another one.",
         ),
     ]
     draw.shuffle(options)
@@ -73,27 +72,26 @@ def what_a_mask_saves(draw: Random) -> Choice:
     options = [
         Option(
             "Nothing: Q, K, V, O and the log-sum-exp stay.",
-            "Flash stores no scores, so there is nothing of size L² left that a pattern could make smaller.",
+            "Flash stores no scores, so no tensor of size L² is left to shrink.",
             right=True,
         ),
         Option(
             f"It falls to {window / length:.2%}, as the pairs do.",
-            "That is about what happens to the FLOPs. Which tensor in memory has an entry for each pair?",
+            "The FLOPs fall so. Which tensor in memory has an entry for each pair?",
         ),
         Option(
             "It falls by half, since only V is still read whole.",
-            "Every key is in the window of some query, and so is its value.",
+            "Every key is in the window of some query.",
         ),
         Option(
             "It grows, by a mask of one byte for each pair.",
-            "That would be a dense mask. A kernel of ranges computes which tiles to visit, and stores no mask.",
+            "A kernel of ranges computes which tiles to visit, and stores no mask.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
-        f"At {length:,} tokens, flash attention is replaced by a range kernel with a window of "
-        f"{window:,}. What becomes of "
-        "the memory that the layer needs, at prefill?",
+        f"At {length:,} tokens a range kernel with a window of {window:,} replaces flash attention. What happens to "
+        "the layer's memory at prefill?",
         tuple(options),
         GLANCE,
     )
@@ -101,16 +99,13 @@ def what_a_mask_saves(draw: Random) -> Choice:
 
 def below_the_window(draw: Random) -> TrueFalse:
     """A window on short inputs"""
-    window = draw.choice((1024, 2048, 4096))
-    holds = draw.choice((True, False))
-    length = window // 2 if holds else 8 * window
-    pairs = costs.window_pairs(length, window)
+    window, times = draw.choice((1024, 2048, 4096)), draw.choice((2, 4))
+    length = times * window
+    pairs, causal = costs.window_pairs(length, window), costs.attended_pairs(length, length, True)
     return TrueFalse(
-        f"A causal window of {window:,} keys saves no FLOPs at {length:,} tokens.",
-        holds,
-        f"It keeps {pairs:,} of {costs.attended_pairs(length, length, True):,} causal pairs. As long "
-        "as L is at most the "
-        "window, it hides nothing; beyond, the work grows with L and no longer with its square.",
+        f"At {length:,} tokens a causal window of {window:,} keys saves more than half of the causal FLOPs.",
+        pairs < causal / 2,
+        f"It keeps {pairs:,} of {causal:,} pairs, {pairs / causal:.0%}: the first {window:,} rows lose nothing.",
         MEASURED,
     )
 
@@ -121,30 +116,28 @@ def silent_fallback(draw: Random) -> Votes:
     statements = [
         Option(
             "The inputs become fp32.",
-            "FLASH takes fp16 and bf16 only. Left to choose, torch runs its memory-efficient kernel: no L² scores, but "
-            "slower.",
+            "FLASH takes fp16 and bf16 only. By default torch then runs its memory-efficient kernel.",
             right=True,
         ),
         Option(
-            f"The same mask is passed as a bool tensor `attn_mask` [{length}, {length}], in place of the flag.",
-            "FLASH takes no mask tensor. Left to choose, torch runs another fused kernel, if one takes the rest. The "
-            f"tensor has L² entries, {amount(costs.score_matrix_bytes(1, 1, length, length, 1))} here; "
-            "`is_causal=True` needs none.",
+            f"A bool tensor `attn_mask` [{length}, {length}] with the same mask replaces the flag.",
+            "FLASH takes no mask tensor. By default torch then runs another fused kernel. The tensor has "
+            f"{amount(costs.score_matrix_bytes(1, 1, length, length, 1))}.",
             right=True,
         ),
         Option(
             "The batch becomes 1.",
-            "A batch of 1 with few tokens may leave the GPU half idle, but the kernel takes it.",
+            "The GPU may be half idle, but the kernel takes it.",
         ),
         Option(
             f"The length becomes {length - 3}, no multiple of the tile.",
-            "Ragged lengths are masked in the last tile. The kernel takes them.",
+            "The kernel masks the last tile.",
         ),
     ]
     draw.shuffle(statements)
     return Votes(
         f"fp16, batch 4, d = 64, {length:,} tokens, `is_causal=True`: within `sdpa_kernel(SDPBackend.FLASH_ATTENTION)` "
-        "torch's FLASH kernel runs on an H200. Which of these changes, alone, ends in `No available kernel`? Mark all.",
+        "torch's FLASH runs on an H200. Which single changes end in `No available kernel`? Mark all.",
         tuple(statements),
         BACKEND,
     )
@@ -159,33 +152,31 @@ def memory_of_a_mask(draw: Random) -> Choice:
     options = [
         Option(
             f"The mask takes {amount(mask)}, and its copy in fp16 {amount(converted)}; no scores are stored.",
-            "cuDNN's kernel, fused as well, takes what FLASH refuses. But before any kernel runs, torch makes of a "
-            "bool mask one of the inputs' dtype, to be added to the scores (`convert_boolean_attn_mask` in its "
-            "`attention.cpp`): three bytes for each pair together, and perhaps more for a moment.",
+            "cuDNN's fused kernel takes what FLASH refuses. Before it runs, torch converts the bool mask to the "
+            "inputs' dtype (`convert_boolean_attn_mask` in `attention.cpp`): together three bytes a pair.",
             right=True,
         ),
         Option(
             f"The mask takes {amount(mask)}, and nothing else is added.",
-            "That is the tensor that you pass. In which form do the kernels take it?",
+            "That is the tensor you pass. In which form do kernels take it?",
         ),
         Option(
             f"S is written out for all heads: {amount(square)}.",
-            "Then `MATH` would have been chosen. Look at the column of the chosen kernel.",
+            "Only `MATH` would do that, and torch does not choose it here.",
         ),
         Option(
             "Nothing: it is the same mask.",
-            "It hides the same pairs, but one of the two is a tensor. How many entries has it?",
+            "It hides the same pairs, but it is a tensor. How many entries has it?",
         ),
         Option(
             "An error: no kernel takes a mask tensor.",
-            "FLASH does not. Torch asks the others before it gives up.",
+            "FLASH does not; other kernels do.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
         f"One sequence of {length:,} tokens, {heads} heads, fp16, on an H200 with torch 2.11: `is_causal=True` is "
-        "replaced by the same mask as a bool tensor `attn_mask` [L, L]. What does that add to the memory during the "
-        "call?",
+        "replaced by the same mask as a bool tensor `attn_mask` [L, L]. What memory does that add during the call?",
         tuple(options),
         BACKEND,
     )
@@ -212,14 +203,14 @@ def pick_for_a_target(draw: Random) -> TradeOff:
     why = {
         "dense": f"It needs {amount(rows['dense'].memory_bytes)}, and its floor is {duration(rows['dense'].seconds)}.",
         "flash": (
-            "It fits, three times its floor is within the target, and the output stays what it was."
+            "It fits, three times its floor is within the target, and the output stays the same."
             if best == "flash"
-            else f"Its floor is {duration(flash.seconds)}, and no kernel can be faster than its floor."
+            else f"Its floor is {duration(flash.seconds)}; three times that misses the target."
         ),
         "sparse": (
-            "The only one that may meet the target; whether the model bears it, a quality check must say."
+            "The only one that may meet the target. A quality check must say whether the model bears it."
             if best == "sparse"
-            else "It is fast, but it leaves keys out. Is there an exact way that may meet the target?"
+            else "It leaves keys out, and an exact way may meet the target."
         ),
     }
     options = [
@@ -258,7 +249,7 @@ def scores_of_a_layer(draw: Random) -> Number:
             f"2 matrices · {batch} · {heads} · {length:,}² · 2 bytes = {value:.4g} GB.",
             tolerance=0.02,
             mistakes=(
-                Mistake(one / 1e9, "That is one of the two matrices. Both are alive when P is written."),
+                Mistake(one / 1e9, "That is one of two matrices. Both are alive when P is written."),
                 Mistake(value / batch, "That is one sequence of the batch. Each has its own scores."),
                 Mistake(value / heads, "That is one head. Each has its own scores."),
             ),
@@ -335,7 +326,7 @@ def which_fits(draw: Random) -> Grid:
 
     return Grid(
         f"One sequence, {heads} heads of d = 128, fp16, forward. How much device memory does attention need in one "
-        "layer, inputs and output included, in GB (10⁹ bytes)? Written out, it keeps S and P, and no mask tensor.",
+        "layer, inputs and output included, in GB (10⁹ bytes)? Dense keeps S and P, and no mask tensor.",
         ("dense, written out", "flash"),
         tuple(f"L = {length:,}" for length in lengths),
         tuple(tuple(cell(length, name) for length in lengths) for name in ("dense", "flash")),
@@ -360,8 +351,8 @@ def floor_of_flash(draw: Random) -> Number:
             f"over the bandwidth are {duration(method.memory_seconds)}. The larger one is the floor.",
             tolerance=0.03,
             mistakes=(
-                Mistake(method.seconds * 2e3, "Is the masked half computed? Flash skips the tiles above the diagonal."),
-                Mistake(method.memory_seconds * 1e3, "That is the bytes' floor. The larger of the two counts."),
+                Mistake(method.seconds * 2e3, "Flash skips the tiles above the diagonal."),
+                Mistake(method.memory_seconds * 1e3, "That is the floor of the bytes. The larger one counts."),
                 Mistake(method.seconds * 5e2, "A multiply-add counts 2 FLOP, and there are two products, QKᵀ and PV."),
             ),
         ),
@@ -375,27 +366,27 @@ def quality_check(draw: Random) -> Choice:
     options = [
         Option(
             "The kept share of each head, and then the task's own score.",
-            "A mean hides the head that loses nearly all; and only the task says whether that head was needed.",
+            "A mean hides a head that loses nearly all, and only the task says whether that head was needed.",
             right=True,
         ),
         Option(
             f"Nothing: {share} % of the mass is kept.",
-            "That is a mean. One head of twenty may have lost everything, such as the one that looks up names.",
+            "That is a mean. One head of twenty may have lost everything.",
         ),
         Option(
             "Whether the outputs agree with SDPA under the same mask.",
-            "That tests the kernel, and must hold anyway. It says nothing about what the mask leaves out.",
+            "That tests the kernel, and says nothing about what the mask leaves out.",
         ),
         Option(
             "The speed at the longest length.",
-            "It was the reason to try. Whether the answers are still right is another question.",
+            "It does not say whether the answers are still right.",
         ),
     ]
     draw.shuffle(options)
     return Choice(
         f"A window keeps {share} % of the attention mass, as a mean over all heads of a trained "
-        "model. What do you look at "
-        "before it goes in?",
+        "model. What do you check "
+        "before you use it?",
         tuple(options),
         QUALITY,
         kind="scenario",

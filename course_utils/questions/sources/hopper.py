@@ -1,4 +1,4 @@
-"""Questions of chapter 07: asynchronous products and copies, the ring, registers, order, and missing fences."""
+"""Questions of chapter 07: asynchronous products and copies, the ring, registers, and missing fences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from course_utils.questions.question import (
 WGMMA = "2 Step 1: wgmma"
 COPIES = "3 Step 2: the copy engine"
 RING = "4 Step 3: producer and consumers"
-OVERLAP = "5 Step 4: softmax beside a product"
 ORDER = "8 Step 7: order"
 MISSING = "13 The fence that is missing"
 FLOP_OF_A_CYCLE = 4096
@@ -36,8 +35,8 @@ def bytes_to_expect(draw: Random) -> Aggregate:
     of_tile = costs.kv_cache_bytes(keys, 1, d)  # of K and V
     of_queries = costs.kv_cache_bytes(queries, 1, d) // 2
     return Aggregate(
-        f"One mbarrier counts all that a block's first products need: a tile of {queries} queries, and of K and V a "
-        f"tile of {keys} keys each, d = {d}, 16 bits. One thread asks for them. How many bytes must it expect?",
+        f"One mbarrier counts the first tiles of a block: a tile of {queries} queries, and of K and V a tile of {keys} "
+        f"keys each, d = {d}, 16 bits. How many bytes must be expected?",
         (
             (
                 "of Q",
@@ -45,7 +44,7 @@ def bytes_to_expect(draw: Random) -> Aggregate:
                     of_queries,
                     "bytes",
                     f"{queries} queries · {d} numbers · 2 bytes.",
-                    mistakes=(Mistake(of_queries // 2, "A number of 16 bits has two bytes."),),
+                    mistakes=(Mistake(of_queries // 2, "A number in 16 bits has two bytes."),),
                 ),
             ),
             (
@@ -55,7 +54,7 @@ def bytes_to_expect(draw: Random) -> Aggregate:
                     "bytes",
                     f"2 tiles · {keys} keys · {d} numbers · 2 bytes.",
                     mistakes=(
-                        Mistake(of_tile // 2, "That is one tile. Both count at this mbarrier."),
+                        Mistake(of_tile // 2, "That is one tile; both count here."),
                         Mistake(of_tile // 4, "A number has two bytes, and there are two tiles."),
                     ),
                 ),
@@ -79,14 +78,14 @@ def places_in_a_ring(draw: Random) -> Grid:
             Figure(
                 around % 2,
                 "",
-                f"The ring has gone around {times} before, and that number's last bit is the parity.",
-                mistakes=(Mistake(1 - around % 2, "The first time around has parity 0, the second 1."),),
+                f"The ring has gone around {times} before; the parity is that number's last bit.",
+                mistakes=(Mistake(1 - around % 2, "The first time around has parity 0, the second has 1."),),
             ),
         )
 
     return Grid(
-        f"A ring has {buffers} buffers, numbered from 0. Tiles are numbered from 0, too. Where is a tile, and for "
-        "which parity of `full` does its consumer wait?",
+        f"A ring has {buffers} buffers. Buffers and tiles are numbered from 0. Which buffer has a tile, and for which "
+        "parity of `full` does its consumer wait?",
         tuple(f"tile {t}" for t in tiles),
         ("buffer", "parity"),
         tuple(cells(t) for t in tiles),
@@ -101,14 +100,14 @@ def registers_that_move(draw: Random) -> Number:
     computing, moved = threads - 128, 128 * (start - low)
     return Number(
         f"A block has a producer and {consumers} consumers, 128 threads each, and starts with {start} registers a "
-        f"thread. The producer keeps {low} for each of its threads. How many can each thread of a consumer have?",
+        f"thread. The producer keeps {low} a thread. How many can a consumer's thread have?",
         Figure(
             (threads * start - 128 * low) // computing,
             "registers",
             f"128 · ({start} − {low}) = {moved:,} registers move to {computing} threads.",
             mistakes=(
                 Mistake(2 * start - low, "That gives all of them to one consumer."),
-                Mistake(start, "setmaxnreg moves registers within the block: consumers take what the producer gave."),
+                Mistake(start, "Consumers take what the producer gave."),
             ),
         ),
         read_again=RING,
@@ -129,35 +128,33 @@ def consumers_of_a_block(draw: Random) -> TradeOff:
 
     three = d == 64
     return TradeOff(
-        f"Blocks of a Hopper kernel with d = {d} read K and V once for all queries that they have, 64 for each "
-        f"consumer. A thread of a consumer needs {needed} registers, and a block has at most 227 KiB of shared memory. "
-        "Which block reads the least?",
-        ("shared memory", "registers that a consumer's thread may have", "K and V read for a head"),
+        f"A block of a Hopper kernel with d = {d} has 64 queries for each consumer, and reads K and V once for all of "
+        f"them. A consumer's thread needs {needed} registers, and a block has at most 227 KiB of shared memory. Which "
+        "block reads least for a head?",
+        ("shared memory", "registers a consumer's thread may have", "K and V read for a head"),
         shuffled(
             draw,
-            option("one consumer, two buffers", 1, 2, "It fits, but has the fewest queries for each tile it reads."),
+            option("one consumer, two buffers", 1, 2, "It fits, but has the fewest queries for each tile."),
             option(
                 "two consumers, two buffers",
                 2,
                 2,
-                "It fits, but there is a block that fits and has more queries."
-                if three
-                else "The most queries that fit.",
+                "It fits, but a larger block fits, too." if three else "The most queries that fit.",
                 right=not three,
             ),
             option(
                 "two consumers, three buffers",
                 2,
                 3,
-                "A third buffer lets the producer run further ahead; it reads no less, and must fit.",
+                "With a third buffer the producer runs further ahead; the block reads no less.",
             ),
             option(
                 "three consumers, two buffers",
                 3,
                 2,
-                "At d = 64 sums of O are half as large, so the registers suffice."
+                "At d = 64 O takes half as many registers, so they suffice."
                 if three
-                else "Fewer registers for each: the compiler would spill sums to memory in the inner loop.",
+                else "Too few registers: the compiler would spill sums in the inner loop.",
                 right=three,
             ),
         ),
@@ -169,20 +166,18 @@ def not_there_yet(draw: Random) -> Choice:
     """A result that is not there"""
     number = draw.choice((1, 2))
     return Choice(
-        f"A warpgroup starts {number + 1} products, each in a group of its own, and calls `wgmma_wait<{number}>()`. "
-        "Which results may it read?",
+        f"A warpgroup starts {number + 1} products, each in its own group, and calls `wgmma_wait<{number}>()`. Which "
+        "results may it read?",
         shuffled(
             draw,
             Option(
-                "Those of the first product alone.",
-                f"At most the {number} newest groups still run. So the oldest is done.",
+                "The result of the first product alone.",
+                f"At most the {number} newest groups still run, so the oldest is done.",
                 right=True,
             ),
-            Option("Those of the last product alone.", "Groups end in the order in which they were committed."),
-            Option("Those of all products.", f"That needs wgmma_wait<0>: {number} may still run."),
-            Option(
-                "None: it must wait at an mbarrier.", "An mbarrier is for copies; products have groups of their own."
-            ),
+            Option("The result of the last product alone.", "Groups end in the order of their commits."),
+            Option("All results.", f"That needs wgmma_wait<0>: {number} may still run."),
+            Option("None: it must wait at an mbarrier.", "Copies have mbarriers; products have groups."),
         ),
         read_again=WGMMA,
     )
@@ -194,30 +189,15 @@ def one_parity(draw: Random) -> TrueFalse:
         return TrueFalse(
             "A thread that has waited for parity 0 of an mbarrier knows how many phases of it are over.",
             False,
-            "It knows that the newest phase of parity 0 is over: the first, or the third, or the fifth. It must count "
-            "the rest itself, and must not fall two phases behind.",
+            "It knows that the newest phase of parity 0 is over: the first, the third or the fifth. The thread counts "
+            "phases itself.",
             read_again=COPIES,
         )
     return TrueFalse(
-        "The first wait for parity 1 of a fresh mbarrier ends at once.",
+        "A producer whose first waits at `empty` name parity 0 never asks for a tile.",
         True,
-        "A phase of parity 1 counts as over. So a producer finds every place of the ring empty at first.",
+        "The first phase of `empty` ends when consumers have used a tile, and none has come. Parity 1 counts as over.",
         read_again=RING,
-    )
-
-
-def beside_what(draw: Random) -> Choice:
-    """What hides the softmax"""
-    return Choice(
-        "In step 4 a warpgroup begins the softmax of a tile beside a product of its own. Beside which one?",
-        shuffled(
-            draw,
-            Option("P V of the tile before.", "Its weights are ready, and nobody needs its sum yet.", right=True),
-            Option("Q Kᵀ of the same tile.", "The softmax needs its result: it must be waited for."),
-            Option("P V of the same tile.", "Its weights are what the softmax is just computing."),
-            Option("Q Kᵀ of the tile after next.", "S of the next tile is in the registers that it would need."),
-        ),
-        read_again=OVERLAP,
     )
 
 
@@ -227,9 +207,9 @@ def share_of_the_peak(draw: Random) -> Number:
     flop = costs.attention_flops(1, 1, 128, 128, d)
     share = 100 * flop / (cycles * FLOP_OF_A_CYCLE)
     return Number(
-        f"A block multiplies 128 queries by tiles of 128 keys, d = {d}: Q Kᵀ and P V. From tile to tile it takes "
-        f"{cycles:,} cycles. A multiprocessor's tensor cores can do {FLOP_OF_A_CYCLE:,} FLOP a cycle. Which share of "
-        "that is it?",
+        f"A block multiplies 128 queries by tiles of 128 keys, d = {d}: Q Kᵀ and P V. A tile takes {cycles:,} cycles. "
+        f"A multiprocessor's tensor cores can do {FLOP_OF_A_CYCLE:,} FLOP a cycle. What share of that does the block "
+        "reach?",
         Figure(
             share,
             "%",
@@ -241,27 +221,6 @@ def share_of_the_peak(draw: Random) -> Number:
     )
 
 
-def who_ends_last(draw: Random) -> Choice:
-    """Who ends last"""
-    blocks = draw.choice((114, 132))
-    return Choice(
-        f"{blocks} blocks fetch items of causal attention, from the first rows of each head to the last. At the end "
-        "most of them are idle. What helps?",
-        shuffled(
-            draw,
-            Option(
-                "The longest items first.",
-                "What is left at the end is short, and fills the gaps between those that end at different times.",
-                right=True,
-            ),
-            Option("Fewer blocks.", "Then even fewer work, all the time."),
-            Option("A larger tile of keys.", "That makes each step of an item longer, and the items no more equal."),
-            Option("More buffers in the ring.", "Tiles come early enough; it is whole items that are unequal."),
-        ),
-        read_again=ORDER,
-    )
-
-
 def between_proxies(draw: Random) -> Votes:
     """Which pairs need a fence"""
     return Votes(
@@ -270,15 +229,17 @@ def between_proxies(draw: Random) -> Votes:
             draw,
             Option(
                 "Threads write P to shared memory; a product reads it there.",
-                "wgmma reads by another proxy.",
+                "wgmma reads through the async proxy.",
                 right=True,
             ),
-            Option("Threads write O to a tile; the copy engine stores it.", "So does the copy engine.", right=True),
             Option(
-                "Threads write a tile; other threads read it.", "All of them use the same proxy: a barrier is enough."
+                "Threads write O to a tile; the copy engine stores it.",
+                "The copy engine reads through the async proxy.",
+                right=True,
             ),
+            Option("Threads write a tile; other threads read it.", "All use the generic proxy: a barrier is enough."),
             Option(
-                "The copy engine brings K; a product reads it.", "Both are of that proxy; the mbarrier orders them."
+                "The copy engine brings K; a product reads it.", "Both use the async proxy; the mbarrier orders them."
             ),
         ),
         read_again=MISSING,
@@ -294,13 +255,15 @@ def silent_tools(draw: Random) -> Choice:
             draw,
             Option(
                 "A wait or a fence is missing between a product or a copy and the threads.",
-                "Then it was luck who came first, and another order of instructions changed it. These tools do not "
-                "see it.",
+                "The order was luck, and the new instructions changed it. These tools do not see it.",
                 right=True,
             ),
-            Option("An array is read past its end.", "memcheck sees what threads read, and would say so."),
-            Option("The new compiler has a mistake.", "Rarely. Look for what your kernel does not order, first."),
-            Option("fp16 is too coarse.", "It was the same before, and rounding makes no few large errors."),
+            Option("An array is read past its end.", "memcheck sees what threads read."),
+            Option(
+                "The new compiler has a mistake.",
+                "Possible, but rare: first look for a pair of events without an order.",
+            ),
+            Option("fp16 is too coarse.", "It was the same before, and rounding spreads over all outputs."),
         ),
         read_again=MISSING,
         kind="scenario",
@@ -314,9 +277,7 @@ QUESTIONS: tuple[Source, ...] = (
     places_in_a_ring,
     registers_that_move,
     consumers_of_a_block,
-    beside_what,
     share_of_the_peak,
-    who_ends_last,
     between_proxies,
     silent_tools,
 )
