@@ -46,10 +46,10 @@ FLOORS = (
         {
             "questions": "asks, and judges the answer",
             "grading": "grades one submission; sandbox/ keeps it apart",
-            "puzzles": "kernels with a hole, graded in a chapter's cell",
             "reading": "sections, paths, how long they take",
             "progress": "remembers what was done",
             "widgets": "what a learner clicks: Python and JavaScript",
+            "puzzles": "kernels with a hole, graded in a chapter's cell",
             "classroom": "grades a class: nbgrader, Dask, gradebook",
         },
     ),

@@ -32,7 +32,7 @@ def said(text, pattern):
 
 def tile_of_a_product(asked, option):
     requested, sums, blocks = map(number, option.figures)
-    fits = sums < said(asked, r"at most (\d+)\.") and blocks >= said(asked, r"GPU has (\d+) multi")
+    fits = sums < said(asked, r"at most (\d+) registers") and blocks >= said(asked, r"GPU has (\d+) multi")
     return requested if fits else None
 
 

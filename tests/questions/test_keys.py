@@ -82,7 +82,7 @@ def flash(query, key, value):
 
 
 def idle_threads(asked):
-    (n,) = numbers(asked.prompt, r"has ([\d,]+) elements")
+    (n,) = numbers(asked.prompt, r"adds ([\d,]+) elements")
     counted = []
     for row in asked.rows:
         (threads,) = numbers(row, r"(\d+) threads")
@@ -178,8 +178,8 @@ def kept_pairs(asked):
 
 
 def two_blocks_of_a_row(asked):
-    scores = numbers(asked.prompt, r"\((\d), (\d)\) and then \((\d), (\d)\)")
-    values = numbers(asked.prompt, r"numbers, (\d), (\d) and then (\d), (\d)\.")
+    scores = numbers(asked.prompt, r"\((\d), (\d)\), then \((\d), (\d)\)")
+    values = numbers(asked.prompt, r"numbers: (\d), (\d), then (\d), (\d)\.")
     counted = []
     for seen in (2, 4):  # over all keys so far at once
         m = max(scores[:seen])
@@ -203,7 +203,7 @@ def tiles_of_a_causal_mask(asked):
 
 
 def bytes_of_both_orders(asked):
-    sizes = r"L = ([\d,]+), d = (\d+), fp32, tiles with B_r = (\d+) and B_c = (\d+)"
+    sizes = r"L = ([\d,]+), d = (\d+), fp32, B_r = (\d+), B_c = (\d+)"
     length, d, rows, columns = numbers(asked.prompt, sizes)
     fa1, fa2 = Counter(), Counter()
     queries, keys = ([min(side, length - n) for n in range(0, length, side)] for side in (rows, columns))
@@ -267,11 +267,9 @@ def registers_for_s_and_o(asked):
 
 def warps_that_fit(asked):
     kernel = r"takes (\d+) registers per thread, (\d+) threads per block and (\d+) KiB"
-    processor = (
-        r"has ([\d,]+) registers, (\d+) KiB of shared memory, of which the system takes (\d+) .* room for (\d+) w"
-    )
+    processor = r"room for (\d+) warps, ([\d,]+) registers and (\d+) KiB of shared memory; the system takes (\d+) KiB"
     registers, threads, shared = numbers(asked.prompt, kernel)
-    all_registers, all_shared, taken, room = numbers(asked.prompt, processor)
+    room, all_registers, all_shared, taken = numbers(asked.prompt, processor)
     warps = 0
     while True:
         blocks = warps // (threads // 32) + 1
@@ -282,8 +280,8 @@ def warps_that_fit(asked):
 
 
 def cache_of_grouped_heads(asked):
-    (layers,) = numbers(asked.prompt, r"with (\d+) layers")
-    d, heads, tokens = numbers(asked.prompt, r"value of (\d+) numbers .* its (\d+) key heads.* of ([\d,]+) past")
+    layers, heads = numbers(asked.prompt, r"with (\d+) layers .* and (\d+) key heads")
+    d, tokens = numbers(asked.prompt, r"value of (\d+) numbers .* do ([\d,]+) past")
     key = value = tensor(layers, heads, tokens, d, dtype=dtype_in(asked.prompt))
     return [size(key, value) / 1e9]
 

@@ -76,7 +76,7 @@ def test_what_guesses_are_compared_with_is_what_the_pictures_beside_them_show(ca
     assert steps.tiles_compared() == 64
     assert not steps.what_steps_cost(64) and not steps.what_steps_cost(128)
     assert peers.naive_traffic() == pytest.approx((4984 + 4796) / 201, rel=0.01)
-    assert peers.gain_of_both(1, 65_536) == pytest.approx(14.5, abs=0.005)
+    assert peers.gain_of_both(1, 65_536) == pytest.approx(14.66, abs=0.005)
     assert training.recompute_or_read(128, 8192) == pytest.approx(9.19 / 9.7, rel=0.01)
     assert training.size_of_dO() == pytest.approx(3.0e-7 / 6.0e-8, rel=0.05)
     capsys.readouterr()
