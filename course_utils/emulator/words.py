@@ -14,7 +14,7 @@ _PHASE = "the phase of its mbarrier"
 WORDS = {
     "": "",
     # memcheck
-    "out of bounds": "{access}{by} out of bounds, {where}",
+    "out of bounds": "{out_of_bounds}",
     "past dynamic shared": "{access} at byte {0} of dynamic shared memory, more than the launch asked for",
     "index out of bounds": "out of bounds: index {0} is outside of '{name}'",
     "misaligned": "misaligned: {what} at an address {0} bytes past a multiple of {alignment}",
@@ -130,6 +130,7 @@ WORDS = {
 """The sentence of each kind of finding, in the order of emu_kind (runtime/defects.h). {0} and so on are its numbers."""
 
 KINDS = tuple(WORDS)
+WIDEST_ELEMENT = 8  # bytes; a wider access takes several elements at once
 HAZARDS = ("read after write", "write after read", "write after write")
 OF_MEMORY = (*HAZARDS, "out of bounds", "past dynamic shared", "copy in flight", "uninitialised")
 
@@ -203,9 +204,8 @@ def message(finding: Finding) -> str:
         space=finding.space,
         alignment=finding.alignment,
         what=finding.by or f"'{finding.name}'",
-        access=f"{'write' if finding.is_write else 'read'} of {_plural(finding.bytes, 'byte')}",
-        by=f" by {finding.by}" if finding.by else "",
-        where=_where(finding),
+        access=_access(finding),
+        out_of_bounds=_out_of_bounds(finding),
         does="writes" if finding.is_write else "reads",
         does_first="an atomic updates" if finding.is_write else "reads",
         thread=f"({x},{y},{z})",
@@ -240,20 +240,31 @@ def beside_nothing(address: int) -> str:
     return f"at address {address:#x}, near no argument of the kernel"
 
 
-def _where(finding: Finding) -> str:
-    """Of an access out of bounds."""
+def _access(finding: Finding) -> str:
+    return f"{'write' if finding.is_write else 'read'} of {_plural(finding.bytes, 'byte')}"
+
+
+def _out_of_bounds(finding: Finding) -> str:
+    """Of an access outside of every array: by elements as wide as the access, where whole ones lie up to there."""
     if finding.kind != "out of bounds":
         return ""
+    access = f"{_access(finding)}{f' by {finding.by}' if finding.by else ''} out of bounds"
     if finding.space == "shared":
-        return "in shared memory, outside of every array"
+        return f"{access}, in shared memory, outside of every array"
     if not finding.side:
-        return beside_nothing(*finding.numbers)
-    distance, index, size = finding.numbers
-    return beside_array(finding.side, distance, argument_label(index, finding.array, finding.kernel), size)
+        return f"{access}, {beside_nothing(*finding.numbers)}"
+    (distance, index, size), width, array = finding.numbers, finding.bytes, finding.array
+    label = argument_label(index, array, finding.kernel)
+    if not array or finding.by or finding.side == "over" or width > WIDEST_ELEMENT or distance % width or size % width:
+        return f"{access}, {beside_array(finding.side, distance, label, size)}"
+    place = (size + distance) // width if finding.side == "past" else -distance // width
+    does, has = "writes" if finding.is_write else "reads", _plural(size // width, "element")
+    whole = f"{has} of {_plural(width, 'byte')} (argument {index} of {finding.kernel}())"
+    return f"out of bounds: {does} {array}[{place:,}], and {array} has {whole}"
 
 
 def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
+    return f"{count:,} {noun}{'s' if count != 1 else ''}"
 
 
 def _place(wait: Wait | Finding) -> str:

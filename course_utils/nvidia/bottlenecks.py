@@ -101,7 +101,7 @@ def allowed_tflops(row: Row) -> float:
 def waits_for(row: Row, most: int = 2) -> str:
     """What the warps of one recorded row wait for most, in words, the longest wait first: `most` reasons, and those
     that are as long as the last of these within 5 %."""
-    waits = {why: length for why, length in row["waits"].items() if why != "not_selected"}
+    waits = row["waits"]
     ranked = sorted(waits, key=lambda why: -waits[why])
     least = 0.95 * waits[ranked[most - 1]]
     return "; ".join(f"{WAITS[why]} ({why})" for why in ranked if waits[why] >= least)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import html
+import re
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
 
+from course_utils.course import CHAPTERS
 from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.replay import Replay, replay
 from course_utils.grading.result import PartResult, Result
@@ -16,6 +20,8 @@ from course_utils.show import FRAME, highlighted
 RIGHT, NOT_YET = "#1f9d57", "#d1543f"
 BORDER = "border-left: 4px solid; padding: 2px 0 2px 12px; margin: 4px 0; max-width: 60em"
 EVIDENCE = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere; font-size: 0.9em; margin: 4px 0"
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+_PLACE = re.compile(r"(\d\d .+?), (?:section (\d+), )?'(.+)'")
 FIRST_LINE = "// below: %%puzzle"  # stands for the cell's first line, so that a message's lines are the cell's
 
 
@@ -45,7 +51,7 @@ def page(puzzle: Puzzle, result: Result) -> str:
         said += f'<pre style="{EVIDENCE}">{html.escape(diagnosis.detail)}</pre>' if diagnosis.detail else ""
         if diagnosis.name.endswith("is never written"):
             said += "<p>Or it is only added to: it holds NaN at first, so that nothing forgotten passes.</p>"
-        said += f"<p>Read again: {html.escape(diagnosis.read_again)}</p>" if diagnosis.read_again else ""
+        said += f"<p>Read again: {linked(diagnosis.read_again)}</p>" if diagnosis.read_again else ""
     parts = "".join(f"<li>{_marked(part)}</li>" for part in result.parts)
     return (
         f'<div class="ak-puzzle" style="{BORDER}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
@@ -53,6 +59,17 @@ def page(puzzle: Puzzle, result: Result) -> str:
         f"<details><summary>Hint</summary><p>{html.escape(puzzle.hint)}</p></details>"
         f'<details><summary>Solution</summary><div style="{FRAME}">{highlighted(puzzle.lines)}</div></details></div>'
     )
+
+
+def linked(place: str) -> str:
+    """A place to read again, such as "03 FlashAttention-2, section 3, 'Step 3: swizzle'", with a link to it, which
+    JupyterLab opens beside the chapter."""
+    notebook, section, heading = _PLACE.fullmatch(place).groups()
+    slug = next(one.slug for one in CHAPTERS if f"{one.number} {one.title}" == notebook)
+    text = (NOTEBOOKS / f"{slug}.ipynb").read_text(encoding="utf-8")
+    is_numbered = f"## {section} {heading}" in text  # the other headings within a section have no number
+    anchor = f"{section} {heading}" if is_numbered else heading
+    return f'<a href="{slug}.ipynb#{quote(anchor.replace(" ", "-"))}">{html.escape(place)}</a>'
 
 
 def _marked(part: PartResult) -> str:

@@ -1273,12 +1273,12 @@ def test_a_mistake_is_found_and_nothing_else(name, each_compiler):
 # ---------------------------------------------------------------------------------------------- what a finding says
 
 FIRST = {
-    "one_past_the_end": ((0, 0, 0), (63, 0, 0), 1, "the first bytes past the end of argument 1 ('out')"),
-    "one_before_the_start": ((0, 0, 0), (0, 0, 0), 1, "4 bytes before argument 0 ('in')"),
-    "far_away": ((0, 0, 0), (0, 0, 0), 64, "399,983,616 bytes past the end of argument 0 ('in')"),
-    "the_sixth_of_five_bytes": ((0, 0, 0), (5, 0, 0), 1, "write of 1 byte out of bounds"),
+    "one_past_the_end": ((0, 0, 0), (63, 0, 0), 1, "writes out[256], and out has 256 elements of 4 bytes"),
+    "one_before_the_start": ((0, 0, 0), (0, 0, 0), 1, "reads in[-1], and in has 4,096 elements"),
+    "far_away": ((0, 0, 0), (0, 0, 0), 64, "reads in[100,000,000], and in has 4,096 elements"),
+    "the_sixth_of_five_bytes": ((0, 0, 0), (5, 0, 0), 1, "writes to[5], and to has 5 elements of 1 byte"),
     "a_vector_that_sticks_out": ((0, 0, 0), (0, 0, 0), 1, "write of 8 bytes out of bounds, 4 bytes before the end of"),
-    "from_one_view_into_the_next": ((0, 0, 0), (31, 0, 0), 1, "the first bytes past the end of argument 0 ('a')"),
+    "from_one_view_into_the_next": ((0, 0, 0), (31, 0, 0), 1, "reads a[32], and a has 32 elements"),
     "misaligned_float2": ((0, 0, 0), (0, 0, 0), 1, "4 bytes past a multiple of 8"),
     "local_array": ((0, 0, 0), (0, 0, 0), 64, "index 8 is outside of"),
     "static_shared": ((0, 0, 0), (63, 0, 0), 1, "index 64 is outside of"),

@@ -39,12 +39,24 @@ def test_a_sentence_is_made_of_the_data(kind):
     raw.defect.kind = words.KINDS.index(kind)
     numbers = {"out of bounds": (0, 1, 64), "past dynamic shared": (1024,)}.get(kind, defect_of(raw.defect).numbers)
     data = {"numbers": numbers, "name": "__shfl_sync()", "other_name": "__syncwarp()", "deed": "starts a copy"}
-    data |= {"other_deed": "starts a wgmma", "space": "global", "side": "past", "array": "x", "threads": 2}
+    data |= {"other_deed": "starts a wgmma", "space": "global", "side": "past", "array": "x", "threads": 2, "bytes": 4}
     said = words.message(finding(kind, **data))
     assert said and not re.search(r"[{}]|None|  ", said), said
 
 
 CASES = (
+    (
+        finding("out of bounds", space="global", bytes=4, array="x", side="past", numbers=(8, 0, 4096)),
+        "out of bounds: reads x[1,026], and x has 1,024 elements of 4 bytes (argument 0 of k())",
+    ),
+    (
+        finding("out of bounds", space="global", bytes=2, is_write=True, array="x", side="before", numbers=(6, 0, 2)),
+        "out of bounds: writes x[-3], and x has 1 element of 2 bytes (argument 0 of k())",
+    ),
+    (  # between two elements
+        finding("out of bounds", space="global", bytes=4, array="x", side="past", numbers=(2, 0, 4096)),
+        "read of 4 bytes out of bounds, 2 bytes past the end of argument 0 ('x') of k() (4,096 bytes)",
+    ),
     (
         finding("out of bounds", space="global", bytes=16, array="x", side="over", numbers=(8, 0, 128)),
         "read of 16 bytes out of bounds, 8 bytes before the end of argument 0 ('x') of k() (128 bytes)",

@@ -5,16 +5,19 @@ import functools
 import re
 import tomllib
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from course_utils.course import CHAPTERS
 from course_utils.grading.catalog import SOLUTIONS
+from course_utils.puzzles.attempt import linked
 from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ROOT / "course_utils" / "grading", ROOT / "course_utils" / "puzzles"
 THIS_EXERCISE = "this exercise, 'What to write'"
+HEADING = re.compile(r"^(###?) (?:(\d+) )?(.+)$", re.MULTILINE)
 POINTER = re.compile(r"(\d\d .+?|chapter \d\d), (?:section (\d+), )?'(.+)'")
 
 
@@ -34,14 +37,20 @@ def pointers():
     return found
 
 
+@functools.cache
+def marked(slug):
+    """(mark, number or "", heading) of a notebook's headings."""
+    cells = read_notebook(ROOT / "notebooks" / f"{slug}.ipynb").cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return [(mark, number, heading.strip()) for mark, number, heading in HEADING.findall(text)]
+
+
 def headings(slug):
     """(section or None, heading) of a notebook."""
     section = None
-    for cell in read_notebook(ROOT / "notebooks" / f"{slug}.ipynb").cells:
-        for mark, number, heading in re.findall(r"^(###?) (?:(\d+) )?(.+)$", cell.source, re.MULTILINE):
-            if cell.cell_type == "markdown":
-                section = number or None if mark == "##" else section
-                yield section, heading.strip()
+    for mark, number, heading in marked(slug):
+        section = number or None if mark == "##" else section
+        yield section, heading
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=[one.slug for one in CHAPTERS])
@@ -54,3 +63,11 @@ def test_a_section_to_read_again_is_in_the_notebook_that_is_named(chapter):
 def test_there_are_such_sections_and_each_names_a_notebook():
     assert len(pointers()) > 50
     assert {notebook for notebook, _, _ in pointers()} <= {f"{one.number} {one.title}" for one in CHAPTERS}
+
+
+def test_a_puzzle_links_to_its_section():
+    for notebook, section, heading in pointers():
+        number = f"section {section}, " if section else ""
+        slug, anchor = re.search(r'href="(\w+)\.ipynb#(.+?)"', linked(f"{notebook}, {number}'{heading}'")).groups()
+        shown = {f"{number} {title}" if number and mark == "##" else title for mark, number, title in marked(slug)}
+        assert unquote(anchor) in {title.replace(" ", "-") for title in shown}

@@ -135,9 +135,11 @@ def test_a_row_holds_what_ncu_says(monkeypatch):
 
 
 def test_reasons_to_wait_that_are_as_long_are_all_named():
-    waits = dict.fromkeys(bottlenecks.WAITS, 0.0) | {"not_selected": 9.0, "barrier": 1.55, "drain": 1.58, "wait": 0.7}
+    waits = dict.fromkeys(bottlenecks.WAITS, 0.0) | {"not_selected": 0.9, "barrier": 1.55, "drain": 1.58, "wait": 0.7}
     assert bottlenecks.waits_for({"waits": waits}, most=1) == "its last stores (drain); a barrier (barrier)"
     assert bottlenecks.waits_for({"waits": waits | {"barrier": 1.4}}, most=1) == "its last stores (drain)"
+    chosen = "its turn: another warp was chosen (not_selected)"
+    assert bottlenecks.waits_for({"waits": waits | {"not_selected": 9.0}}, most=1) == chosen
 
 
 @pytest.mark.exhaustive(
