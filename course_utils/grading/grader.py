@@ -105,7 +105,8 @@ def grade_submission(
         printed = next(
             (f"{case.name}:\n{outcomes[i].printed}" for i, case in enumerate(cases) if outcomes[i].printed), ""
         )
-        return Result(task.id, task.title, *about, tuple(parts), hints=said, notes=submission.notes, printed=printed)
+        said_besides = {"hints": said, "notes": submission.notes, "printed": printed, "unset": unset}
+        return Result(task.id, task.title, *about, tuple(parts), **said_besides)
 
 
 def outcome_of(task: Exercise, submission: Submission, case: Case) -> Outcome:

@@ -57,7 +57,8 @@ class Result:
 
     exercise: its id; digest: of the submission; seed: of the inputs; device: "cpu" (the emulator) or "cuda".
     status, notes: as those of `Submission`. hints: what a look at the source shows, without points.
-    printed: the first case in which the kernel printed something, and what; on the emulator.
+    printed: the first case in which the kernel printed something, and what; on the emulator. unset: the local variable
+    that is used before it has a value, in a sentence. A kernel with such a one is right by luck.
     """
 
     exercise: str
@@ -70,6 +71,7 @@ class Result:
     hints: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     printed: str = ""
+    unset: str = ""
 
     @property
     def earned(self) -> int:
@@ -104,7 +106,7 @@ class Result:
     def to_json(self) -> str:
         """As text that `from_json` reads, the same for the same result."""
         fields = asdict(self)
-        for name in ("notes", "printed"):
+        for name in ("notes", "printed", "unset"):
             if not fields[name]:
                 del fields[name]  # an older course reads it, too
         for part in fields["parts"]:

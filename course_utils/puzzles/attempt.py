@@ -43,7 +43,11 @@ def _submission(puzzle: Puzzle, kernel: str) -> Submission:
 
 def page(puzzle: Puzzle, result: Result) -> str:
     """HTML with its styles: what is right or wrong, then a hint and the solution, both folded."""
-    said = "<p><strong>Right.</strong></p>"
+    is_right = result.full and not result.unset
+    said = f"<p><strong>Right.</strong> {html.escape(puzzle.lesson)}</p>"
+    if result.full and result.unset:
+        said = f"<p><strong>Right here, by luck: {html.escape(result.unset)}.</strong></p>"
+        said += "<p>Until then it holds what happens to lie there. Give it a value where it is declared.</p>"
     if not result.full:
         diagnosis = result.diagnosis
         assert diagnosis is not None, "a part that is not right says why"
@@ -54,7 +58,7 @@ def page(puzzle: Puzzle, result: Result) -> str:
         said += f"<p>Read again: {linked(diagnosis.read_again)}</p>" if diagnosis.read_again else ""
     parts = "".join(f"<li>{_marked(part)}</li>" for part in result.parts)
     return (
-        f'<div class="ak-puzzle" style="{BORDER}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
+        f'<div class="ak-puzzle" style="{BORDER}; border-left-color: {RIGHT if is_right else NOT_YET}">{said}'
         f'<ul style="list-style: none; margin: 0; padding: 0">{parts}</ul>{result.printed_html()}'
         f"<details><summary>Hint</summary><p>{html.escape(puzzle.hint)}</p></details>"
         f'<details><summary>Solution</summary><div style="{FRAME}">{highlighted(puzzle.lines)}</div></details></div>'

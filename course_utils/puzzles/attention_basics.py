@@ -154,6 +154,8 @@ PUZZLES = {
                 Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K[j * d].", SCORES), _keys_one_apart),
             ),
         ),
+        lesson="For each score, d products and 2 d numbers read. Each row of Q and K is read by many threads; a tile "
+        "in shared memory would be read once for many scores.",
         hint="Query i begins at Q[i * d], key j at K[j * d]. Add up the d products, then store scale times the sum in "
         "row i of S, column j.",
     ),
@@ -188,6 +190,8 @@ PUZZLES = {
                 ),
             ),
         ),
+        lesson="The maximum was subtracted first, so no exponential is above 1, and a row of nothing but −∞ became "
+        "0. Chapter 02 does the same with a row that comes in pieces.",
         hint="Find l as m was found: each lane takes every 32nd key, then the shuffles combine the lanes. In a row of "
         "nothing but −∞, what is exp(S[j] − m), and what is it with 0 in place of m?",
     ),
@@ -221,6 +225,8 @@ PUZZLES = {
                 ),
             ),
         ),
+        lesson="The last query stands at the last key, whatever the lengths: the same line holds for one new token "
+        "against a long cache. Next: tiles that are hidden as a whole need not be computed.",
         hint="Where does query i stand among the keys, if the last query stands at the last key? Hide what comes "
         "after.",
     ),

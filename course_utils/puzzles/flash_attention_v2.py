@@ -183,6 +183,8 @@ PUZZLES = {
                 ),
             ),
         ),
+        lesson="Each lane has four numbers of C in fixed places. A kernel that knows these places can pass C on to "
+        "the next product in registers, without shared memory.",
         hint="With lane = 4 g + t, c[0] and c[1] belong to row g, columns 2 t and 2 t + 1; c[2] and c[3] belong to the "
         "same columns of row g + 8. A row of C has 8 numbers.",
     ),
@@ -210,6 +212,8 @@ PUZZLES = {
             },
             half_in_step=False,
         ),
+        lesson="Eight chunks of a column now lie in different banks, as the chunks of a row do. The price is one "
+        "XOR for each address.",
         hint="Store in[e] in the tile, wait for the other threads, and load out[e] from the tile. Chunk c of row r has "
         "the same place both times: 8 · r + (c XOR (r modulo 8)).",
     ),
@@ -239,6 +243,7 @@ PUZZLES = {
                 ),
             ),
         ),
+        lesson="Five shuffles gave every lane the sum, without shared memory and without a barrier.",
         hint="Each lane has one term of Δ. Five times __shfl_xor_sync adds them up so that all lanes have the sum.",
     ),
 }

@@ -98,6 +98,7 @@ PUZZLES = {
                 ),
             ),
         ),
+        lesson="A panel is 8 chunks of 16 bytes wide: the 128 bytes of a row that wgmma's swizzle works on.",
         hint="A panel is rows · 8 chunks, and chunk / 8 says which. In it row r begins at r · 8, and the chunk stands "
         "at its number in the panel XOR the row modulo 8.",
     ),
@@ -122,6 +123,8 @@ PUZZLES = {
             assembly=True,
             half_in_step=False,
         ),
+        lesson="A full and an empty barrier for each buffer, and a parity that tells the rounds apart. The "
+        "producer's copies run ahead while the consumers compute, and no __syncthreads stands in the loop.",
         hint="Tile t is in buffer t % BUFFERS, and the parity of its phase is t / BUFFERS % 2. Wait for full, read, "
         "arrive at empty.",
     ),

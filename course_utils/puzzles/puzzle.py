@@ -31,10 +31,12 @@ PUZZLES = {
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A puzzle. task: graded like an exercise's. hint: a sentence or two, without the lines themselves. stub: the text
-    in place of the lines, without indentation: a comment, or wrong lines to mend."""
+    """A puzzle. task: graded like an exercise's. lesson: what the right kernel did, and the next idea. hint: a sentence
+    or two, without the lines themselves. stub: the text in place of the lines, without indentation: a comment, or wrong
+    lines to mend."""
 
     task: Exercise
+    lesson: str
     hint: str
     stub: str = STUB
 

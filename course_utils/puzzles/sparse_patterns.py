@@ -246,6 +246,8 @@ PUZZLES = {
             ),
             findings={"memcheck": Diagnosis("a tile before the first one is loaded", read_again=RANGES)},
         ),
+        lesson="The block loads the tiles that its queries see, and no others. So its work grows with the window and "
+        "no longer with L.",
         hint="Which is the first key that the block's first query i0 sees, and which is the last that its last query "
         "sees? Each lies in the tile with the number key / B_C. The first queries have less than a window before "
         "them, and the last block may have fewer than B_R queries.",
@@ -289,6 +291,8 @@ PUZZLES = {
             ),
             findings={"memcheck": Diagnosis("a key before the first one is read", read_again=EDGES)},
         ),
+        lesson="Every key of the window has the query's residue modulo the dilation. Sorted by residue these keys "
+        "are neighbours, and a plain window remains.",
         hint="A loop over n from 0: key n is n · dilation positions before the query. It ends after `window` keys, or "
         "before the first key that would lie before position 0.",
     ),

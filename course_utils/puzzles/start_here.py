@@ -132,6 +132,8 @@ PUZZLES = {
             cases=_additions,
             findings={"memcheck": Diagnosis("an array is read or written past its end", read_again=KERNEL)},
         ),
+        lesson="Every thread asked whether there is an element for it; the last block's other threads did nothing. "
+        "Next: a kernel in which a thread has more to do than one addition.",
         hint="The last block has more threads than there are elements left. Which i may touch the arrays?",
         stub="c[i] = a[i] + b[i];",
     ),
@@ -158,6 +160,8 @@ PUZZLES = {
                 ),
             ),
         ),
+        lesson="Each thread read the query and its own key, and stored one score. Next: the softmax turns such a row "
+        "of scores into weights.",
         hint="One thread per key. Its number j comes from blockIdx, blockDim and threadIdx, as in `add` above; a "
         "thread without a key leaves. The others go over the d columns of row j, K[j * d + c], and store one number.",
     ),
@@ -189,6 +193,8 @@ PUZZLES = {
                 Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K + j * d.", SOFTMAX), _keys_one_apart),
             ),
         ),
+        lesson="Scores, softmax and the sum over V in one kernel, and no score was ever stored. Its price: each "
+        "product of a query and a key was made twice. Chapter 02 makes it once.",
         hint="Go over the keys once more. Each has the weight exp(scale · dot − m); l is the sum of the weights, and "
         "the row of O is the sum of the rows of V, each times its weight. The division comes below.",
     ),

@@ -1,6 +1,7 @@
 """Puzzles: what a chapter's cell gives is the kernel with its hole, its solution is right, and mistakes have names."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -11,7 +12,7 @@ from traitlets.config import Config
 
 from course_utils.course import CHAPTERS
 from course_utils.puzzles import magic
-from course_utils.puzzles.attempt import attempt, page
+from course_utils.puzzles.attempt import NOT_YET, attempt, page
 from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V
 from course_utils.puzzles.puzzle import PUZZLES, STUB, find_puzzle, puzzle_ids
 
@@ -469,7 +470,9 @@ def test_the_first_finding_is_of_the_launch_that_the_widget_below_it_draws():
     puzzle = find_puzzle("00_start_here/guard")
     for seed in range(3):
         detail = attempt(puzzle, puzzle.given, seed=seed, device="cpu").diagnosis.detail
-        assert f"({4 * n} bytes)" in detail and f"block ({n // threads}, 0, 0), thread ({n % threads}, 0, 0)" in detail
+        assert (
+            f"a has {n} elements" in detail and f"block ({n // threads}, 0, 0), thread ({n % threads}, 0, 0)" in detail
+        )
 
 
 def test_the_page_says_what_is_wrong_and_opens_hint_and_solution():
@@ -533,3 +536,16 @@ def test_the_magic_is_there_after_load_ext_and_proves_the_solution_where_it_is_a
     monkeypatch.setattr(type(puzzle), "solved", puzzle.given)
     with pytest.raises(AssertionError, match="the solution of 00_start_here/guard is graded as wrong"):
         magic.puzzle("00_start_here/guard", puzzle.given)
+
+
+def test_a_right_kernel_hears_what_it_did_and_one_with_an_unset_variable_that_it_is_luck():
+    puzzle = find_puzzle("00_start_here/scores_of_one_query")
+    right = attempt(puzzle, puzzle.solved, seed=1)
+    assert f"<strong>Right.</strong> {puzzle.lesson}" in page(puzzle, right) and right.unset == ""
+    text = puzzle.solved.replace("float sum = 0;", "float sum;")
+    line = next(n for n, text in enumerate(text.splitlines(), 2) if "sum +=" in text)
+    unset = attempt(puzzle, text, seed=1).unset
+    assert unset == f"sum is used before its value is set (line {line})"
+    said = page(puzzle, replace(right, unset=unset))  # what the kernel itself gives depends on what lies there
+    assert f"<strong>Right here, by luck: {unset}.</strong>" in said
+    assert NOT_YET in said and "<strong>Right.</strong>" not in said and puzzle.lesson not in said
