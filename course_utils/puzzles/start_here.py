@@ -78,6 +78,14 @@ def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
     return {"s": case.outputs["s"].expected / case.facts["scale"] * case.inputs["q"].numel() ** -0.5}
 
 
+def _integer_sums(case: Case) -> Mapping[str, Tensor]:
+    """The result of `int sum`: each addition is rounded towards 0."""
+    sums = torch.zeros(len(case.inputs["K"]))
+    for q, column in zip(case.inputs["q"], case.inputs["K"].unbind(dim=1), strict=True):
+        sums = torch.trunc(sums + q * column)
+    return {"s": case.facts["scale"] * sums}
+
+
 def _attended(generator: torch.Generator, part: str, length: int, d: int, *, large: bool = False) -> Case:
     """One case of attention. large: scores for which exp overflows, and that fp32 holds exactly."""
     Q, K, V = torch.randn(3, length, d, generator=generator)
@@ -115,6 +123,13 @@ def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
     scores = case.facts["scale"] * Q @ overlapping_rows(K).mT
     weights = torch.exp((scores - largest).float())  # fp32, in which it overflows as in the kernel
     return {"O": weights @ V.float() / weights.sum(dim=-1, keepdim=True)}
+
+
+def _maximum_not_subtracted(case: Case) -> Mapping[str, Tensor]:
+    """The result of exp(score) in fp32, where it overflows."""
+    Q, K, V = (case.inputs[name] for name in "QKV")
+    weights = torch.exp(case.facts["scale"] * Q @ K.mT)
+    return {"O": weights @ V / weights.sum(dim=-1, keepdim=True)}
 
 
 def _weights_not_summed(case: Case) -> Mapping[str, Tensor]:
@@ -158,6 +173,10 @@ PUZZLES = {
                     Diagnosis("K is read by columns", "Row j of K begins at K[j * d].", KERNEL),
                     _columns,
                 ),
+                Mistake(
+                    Diagnosis("the sum is an int, which loses what stands behind the point", "", KERNEL),
+                    _integer_sums,
+                ),
             ),
         ),
         lesson="Each thread read the query and its own key, and stored one score. Next: the softmax turns such a row "
@@ -180,6 +199,15 @@ PUZZLES = {
                 Mistake(
                     Diagnosis(names.SCALE_MISSING, "A weight is exp(scale · score − m).", SOFTMAX),
                     _attention_without_scale,
+                ),
+                Mistake(
+                    Diagnosis(
+                        names.NO_MAXIMUM,
+                        "A weight is exp(scale · score − m). Without − m, exp of a large score is infinite in fp32, "
+                        "and infinite over infinite is NaN.",
+                        SOFTMAX,
+                    ),
+                    _maximum_not_subtracted,
                 ),
                 Mistake(
                     Diagnosis(

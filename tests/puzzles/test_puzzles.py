@@ -62,12 +62,20 @@ WRONG = {
             0,
             "a variable s hides the parameter s (line 4)",
         ),
+        "const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j >= L) return; int sum = 0;\n"
+        "for (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\ns[j] = scale * sum;": (
+            0,
+            "the sum is an int, which loses what stands behind the point",
+        ),
     },
     "00_start_here/attention": {
         "for (int j = 0; j < L; j++) {\nconst float p = expf(dot(Q, K + j * d, d) - m);\nl += p;\n"
         "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}": (0, "the scale is missing"),
         "for (int j = 0; j < L; j++) {\nconst float p = expf(scale * dot(Q, K + j * d, d));\nl += p;\n"
-        "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}": (2, "O is NaN"),  # right until exp overflows
+        "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}": (
+            2,
+            "the maximum is not subtracted",
+        ),  # right until exp overflows
         "for (int j = 0; j < L; j++) {\nconst float p = expf(scale * dot(Q, K + j * d, d) - m);\nl += p;\n"
         "for (int c = 0; c < d; c++) O[c] += p * V[c];\n}": (0, "O is wrong"),
         "for (int j = 0; j < L; j++) {\nconst float p = expf(scale * dot(Q, K + j * d, d) - m);\n"
