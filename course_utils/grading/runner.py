@@ -61,11 +61,18 @@ from course_utils.grading.sandbox.parent import hide
 from course_utils.grading.variables import added_to_unset
 from course_utils.toolchain.nvrtc import compile_kernel
 from course_utils.toolchain.serialized import serialized_lines
-from course_utils.toolchain.source import KernelSource, find_kernels, line_text, required_architecture
+from course_utils.toolchain.source import (
+    KernelSource,
+    blank_comments,
+    find_kernels,
+    line_text,
+    required_architecture,
+)
 
 MOST_FINDINGS = 40
 MOST_PRINTED = 20  # lines of what a case's kernel prints
 USED_UNSET = r'\((\d+)\): warning #549-D: variable "(\w+)" is used before its value is set'  # in NVRTC's words
+UNCLOSED = r'At end of source: error: expected a "}}"\n{}\((\d+)\): note'  # in NVRTC's words
 MOST_TIMEOUTS = 2  # launches that never end, before the rest is left alone
 LARGEST_PYTHON = 64 << 20  # bytes that the Python cells may give back
 TASKS = Path(__file__).resolve().with_name("tasks")  # know the right answers; nothing of them is imported before
@@ -323,12 +330,26 @@ def _compile_problem(error: CompileError, source: KernelSource) -> dict[str, Any
     """The first error in the student's file, with the line that it speaks of."""
     error_line = rf"^.*{re.escape(source.name)}[:(](\d+)\b.*(?:error|the emulator).*$"
     first = re.search(error_line, str(error), flags=re.MULTILINE)
-    if first is None:
+    if first is not None:
+        line, said = int(first[1]), first[0].strip()
+        if said.endswith('error: expected a ";"') and (ends := _line_without_end(source, line)):
+            line, said = ends, f'{source.name}({ends}): error: expected a ";" at the end of this line'
+    elif opened := re.search(UNCLOSED.format(re.escape(source.name)), str(error)):
+        line, said = int(opened[1]), f'{source.name}: error: expected a "}}" for the "{{" of this line'
+    else:
         return {"error": str(error)[:500], "error_kind": "compile", "line": None}
-    line = int(first[1])
     code = line_text(source, line)
-    text = first[0].strip() + (f"\n{line:6d} | {code[:300]}" if code else "")
+    text = said + (f"\n{line:6d} | {code[:300]}" if code else "")
     return {"error": text, "error_kind": "compile", "line": line}
+
+
+def _line_without_end(source: KernelSource, line: int) -> int | None:
+    """Where a compiler misses a semicolon in a line: the line of code above it, if that is no whole statement."""
+    above = [(number, text.rstrip()) for number, text in enumerate(blank_comments(source).split("\n")[: line - 1], 1)]
+    number, text = next(((number, text) for number, text in reversed(above) if text), (0, ";"))
+    return (
+        number if re.search(r"[\w)\]\"']$", text) and not re.match(r"\s*(#|(for|if|while|else|do)\b)", text) else None
+    )
 
 
 @functools.lru_cache(maxsize=16)

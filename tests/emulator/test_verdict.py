@@ -404,3 +404,20 @@ def test_the_grader_quotes_the_line_of_either_error():
         RawModule(code=str(wrong)).compile()
     problem = _compile_problem(caught.value, wrong)
     assert problem["line"] == 2 and "    2 |" in problem["error"] and "undefined" in problem["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "said"),
+    [
+        ("float x = 1\n    a[0] = x;\n}", 2, 'k.cu(2): error: expected a ";" at the end of this line'),
+        ("a[0] = 1   // the last one\n\n}", 2, 'k.cu(2): error: expected a ";" at the end of this line'),
+        ("for (int i = 0; i < 1; i++)\n    a[0] = 1 a[1] = 2;\n}", 3, 'k.cu(3): error: expected a ";"'),
+        ("a[0] = 1;", 1, 'k.cu: error: expected a "}" for the "{" of this line'),
+    ],
+)
+def test_a_missing_semicolon_or_bracket_is_where_it_should_stand(body, line, said):
+    source = KernelSource(f'extern "C" __global__ void k(float* a) {{\n    {body}\n', None, "k.cu")
+    with pytest.raises(CompileError) as caught:
+        nvrtc.compile_kernel(source)
+    problem = _compile_problem(caught.value, source)
+    assert problem["line"] == line and problem["error"].startswith(f"{said}\n{line:6d} | ")
