@@ -3,6 +3,7 @@ sentences of its own."""
 
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -416,7 +417,7 @@ def test_the_grader_quotes_the_line_of_either_error():
     ],
 )
 def test_a_missing_semicolon_or_bracket_is_where_it_should_stand(body, line, said):
-    source = KernelSource(f'extern "C" __global__ void k(float* a) {{\n    {body}\n', None, "k.cu")
+    source = KernelSource(f'extern "C" __global__ void k(float* a) {{\n    {body}\n', Path("k.cu"), "k.cu")
     with pytest.raises(CompileError) as caught:
         nvrtc.compile_kernel(source)
     problem = _compile_problem(caught.value, source)
