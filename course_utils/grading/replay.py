@@ -152,15 +152,19 @@ def _recorded(run: Run, source: KernelSource, block: Block) -> Recording:
     """Of the case's last launch, whose outputs are judged. The grid of an earlier one may be smaller."""
     tensors = copies(run)
     with configure(time_limit=LATER_SECONDS + LAUNCH_SECONDS):
-        return record(lambda: _launched(run, source, tensors), block=block, launch=len(run.launches) - 1)
+        return record(lambda: _launch(run, source, tensors), block=block, launch=len(run.launches) - 1)
 
 
 def _launched(run: Run, source: KernelSource, tensors: Mapping[str, Tensor]) -> bool:
     """Whether a launch failed. Raises CompileError and LaunchError."""
     try:
-        for launch in run.launches:
-            function = RawModule(code=source, options=launch.options).get_function(launch.kernel)
-            function(launch.grid, launch.block, arguments(launch, tensors), shared_mem=launch.shared_mem)
+        _launch(run, source, tensors)
     except KernelError:
         return True
     return False
+
+
+def _launch(run: Run, source: KernelSource, tensors: Mapping[str, Tensor]) -> None:
+    for launch in run.launches:
+        function = RawModule(code=source, options=launch.options).get_function(launch.kernel)
+        function(launch.grid, launch.block, arguments(launch, tensors), shared_mem=launch.shared_mem)

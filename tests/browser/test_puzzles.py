@@ -1,6 +1,7 @@
 """A puzzle in a real JupyterLab: run as it is given, then solved, in both themes."""
 
 import pytest
+from playwright.sync_api import expect
 
 from course_utils.puzzles.puzzle import find_puzzle
 from tests.helpers.contrast import LOWEST_CONTRAST
@@ -45,3 +46,21 @@ def test_a_puzzle_says_what_is_wrong_and_opens_its_hint_and_solution(run_cells, 
             assert shown.evaluate("(node) => node.scrollWidth <= node.clientWidth + 1")
     finally:
         set_theme(page)
+
+
+def test_a_wrong_kernel_and_a_right_one_can_be_watched(run_cells):
+    puzzle = find_puzzle(PUZZLE)
+    texts = (puzzle.given, puzzle.solved, puzzle.given.replace("}", ""))
+    notebook = run_cells(["%load_ext course_utils.puzzles", *(f"%%puzzle {PUZZLE}\n{text}" for text in texts)])
+    notebook.assert_every_cell_ran()
+    page = notebook.page
+    assert page.locator(f"{FRONT} .cm-lineNumbers").count() >= 3, "messages name lines"
+    buttons = page.get_by_role("button", name="Watch it run")
+    expect(buttons).to_have_count(2)  # the last kernel does not compile
+    for number, words in enumerate(("It opens at a finding: out of bounds: reads a[", "Its numbers are right.")):
+        buttons.nth(number).click()
+        expect(page.locator("[data-widget=watch-it-run] .ak-status").nth(number)).to_contain_text(words, timeout=30_000)
+        player = page.locator("[data-widget=player]").nth(number)
+        player.scroll_into_view_if_needed()
+        expect(player).to_be_visible()
+        notebook.screenshot(f"watch-it-run-{number}")

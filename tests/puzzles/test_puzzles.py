@@ -12,7 +12,7 @@ from traitlets.config import Config
 
 from course_utils.course import CHAPTERS
 from course_utils.puzzles import magic
-from course_utils.puzzles.attempt import NOT_YET, attempt, page
+from course_utils.puzzles.attempt import NOT_YET, attempt, page, run_of
 from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V
 from course_utils.puzzles.puzzle import PUZZLES, STUB, find_puzzle, puzzle_ids
 
@@ -557,3 +557,11 @@ def test_a_right_kernel_hears_what_it_did_and_one_with_an_unset_variable_that_it
     said = page(puzzle, replace(right, unset=unset))  # what the kernel itself gives depends on what lies there
     assert f"<strong>Right here, by luck: {unset}.</strong>" in said
     assert NOT_YET in said and "<strong>Right.</strong>" not in said and puzzle.lesson not in said
+
+
+def test_a_kernel_that_hangs_can_be_watched_up_to_there():
+    puzzle = find_puzzle("00_start_here/guard")
+    text = puzzle.given.replace("c[i]", "const float first = a[i];\n    while (n > 0) {}\n    c[i]", 1)
+    result = attempt(puzzle, text, seed=1)
+    run = run_of(puzzle, text, result).recording
+    assert run.steps > 0 and "time limit" in run.failure
