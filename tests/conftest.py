@@ -214,3 +214,15 @@ def browser():
         chromium = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def leaves_no_shell():
+    """An `ipywidgets.Output` that is given something to show makes IPython's shell, by which others would think that
+    they are in Jupyter."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    before = InteractiveShell.initialized()
+    yield
+    if not before:
+        InteractiveShell.clear_instance()

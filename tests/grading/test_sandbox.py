@@ -283,9 +283,9 @@ def test_deaths(child, code, status, detail):
 @behind("bubblewrap")
 def test_time_limit(child):
     started = time.monotonic()
-    ended = child("tell(first=1)\nwhile True: pass", seconds=0.5)
-    assert time.monotonic() - started < 5
-    assert (ended.reason, ended.detail) == ("time limit", "it did not end within 0.5 s")
+    ended = child("tell(first=1)\nwhile True: pass", seconds=2)  # to begin takes a tenth, and longer on a busy machine
+    assert time.monotonic() - started < 10
+    assert (ended.reason, ended.detail) == ("time limit", "it did not end within 2 s")
     assert ended.messages == [Message({"first": 1})]
 
 

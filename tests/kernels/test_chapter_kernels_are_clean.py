@@ -41,7 +41,15 @@ def test_a_launch_of_a_chapter(name, compiler):
         assert not report.findings, str(report)
         return time.perf_counter() - start
 
-    assert seconds() < MOST_SECONDS or seconds() < MOST_SECONDS  # the first may have compiled
+    assert seconds() < MOST_SECONDS * _crowding() or seconds() < MOST_SECONDS * _crowding()  # the first may compile
+
+
+def _crowding() -> float:
+    """How long a second of the processor takes now: 1 where nothing else runs."""
+    start, begun = time.perf_counter(), time.process_time()
+    while time.process_time() - begun < 0.1:
+        pass
+    return (time.perf_counter() - start) / 0.1
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -525,7 +525,7 @@ def test_a_wrong_name_and_an_empty_cell_are_told_without_a_traceback(cell, says,
     assert says in told and "Traceback" not in told
 
 
-def test_the_magic_is_there_after_load_ext_and_proves_the_solution_where_it_is_asked_to(monkeypatch):
+def test_the_magic_is_there_after_load_ext_and_proves_the_solution_where_it_is_asked_to(monkeypatch, leaves_no_shell):
     shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))  # not the one that get_ipython() finds
     shown = []
     monkeypatch.setattr(magic, "display", shown.append)

@@ -3,7 +3,6 @@
 import base64
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 
 from tests.helpers.large_values import computed
 
@@ -108,13 +107,3 @@ def open_widget(browser, widget_pages):
         page.remove_listener("pageerror", note_error)
         page.remove_listener("console", note)
     assert not errors, errors
-
-
-@pytest.fixture
-def leaves_no_shell():
-    """An `ipywidgets.Output` that is given something to show makes IPython's shell, by which others would think that
-    they are in Jupyter."""
-    before = InteractiveShell.initialized()
-    yield
-    if not before:
-        InteractiveShell.clear_instance()
