@@ -438,7 +438,7 @@ def test_wrong_lines_lose_their_parts_and_have_a_name(puzzle_id, request):
 def test_a_message_names_the_line_of_the_cell():
     puzzle = find_puzzle("00_start_here/guard")
     result = attempt(puzzle, puzzle.given.replace("b[i];", "b[i]"), seed=0, device="cpu")
-    assert 'guard.cu(4): error: expected a ";" at the end of this line' in result.diagnosis.detail, str(result)  # where it misses it
+    assert 'guard.cu(4): error: expected a ";" at the end of this line' in result.diagnosis.detail, str(result)
 
 
 def test_a_compile_error_quotes_its_line():
