@@ -154,8 +154,8 @@ PUZZLES = {
                 Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K[j * d].", SCORES), _keys_one_apart),
             ),
         ),
-        lesson="For each score, d products and 2 d numbers read. Each row of Q and K is read by many threads; a tile "
-        "in shared memory would be read once for many scores.",
+        lesson="Each score took d products and read 2 d numbers. Many threads load the same rows of Q and K; with a "
+        "tile in shared memory, a block would load each row once.",
         hint="Query i begins at Q[i * d], key j at K[j * d]. Add up the d products, then store scale times the sum in "
         "row i of S, column j.",
     ),
@@ -191,9 +191,9 @@ PUZZLES = {
             ),
         ),
         lesson="The maximum was subtracted first, so no exponential is above 1, and a row of nothing but −∞ became "
-        "0. Chapter 02 does the same with a row that comes in pieces.",
+        "zeros. Chapter 02 does the same with a row that comes in pieces.",
         hint="Find l as m was found: each lane takes every 32nd key, then the shuffles combine the lanes. In a row of "
-        "nothing but −∞, what is exp(S[j] − m), and what is it with 0 in place of m?",
+        "nothing but −∞, what is exp(S[j] − m)? What would it be with 0 in place of m?",
     ),
     "causal_mask": Puzzle(
         Exercise(
@@ -226,7 +226,7 @@ PUZZLES = {
             ),
         ),
         lesson="The last query stands at the last key, whatever the lengths: the same line holds for one new token "
-        "against a long cache. Next: tiles that are hidden as a whole need not be computed.",
+        "against a long cache. Next: a tile that is hidden as a whole need not be computed.",
         hint="Where does query i stand among the keys, if the last query stands at the last key? Hide what comes "
         "after.",
     ),

@@ -147,8 +147,8 @@ PUZZLES = {
             cases=_additions,
             findings={"memcheck": Diagnosis("an array is read or written past its end", read_again=KERNEL)},
         ),
-        lesson="Every thread asked whether there is an element for it; the last block's other threads did nothing. "
-        "Next: a kernel in which a thread has more to do than one addition.",
+        lesson="Every thread asked whether it has an element; the threads without one did nothing. "
+        "Next: a kernel in which a thread does more than one addition.",
         hint="The last block has more threads than there are elements left. Which i may touch the arrays?",
         stub="c[i] = a[i] + b[i];",
     ),
@@ -181,8 +181,8 @@ PUZZLES = {
         ),
         lesson="Each thread read the query and its own key, and stored one score. Next: the softmax turns such a row "
         "of scores into weights.",
-        hint="One thread per key. Its number j comes from blockIdx, blockDim and threadIdx, as in `add` above; a "
-        "thread without a key leaves. The others go over the d columns of row j, K[j * d + c], and store one number.",
+        hint="One thread per key. Its number j comes from blockIdx, blockDim and threadIdx, as in `add` above. A "
+        "thread without a key returns. The others go over the d columns of row j, K[j * d + c], and store one number.",
     ),
     "attention": Puzzle(
         Exercise(
