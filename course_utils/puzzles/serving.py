@@ -285,9 +285,9 @@ PUZZLES = {
             findings={"memcheck": Diagnosis("a length is read that seq_lens does not have", read_again=RAGGED)},
         ),
         lesson="The block found its sequence from the lengths in device memory. So one launch serves any lengths, "
-        "and a CUDA graph of it can be replayed.",
-        hint="Walk through the sequences. How many pieces of `size` keys does sequence b have? If `part` is less, you "
-        "are there; if not, that many pieces lie before yours: take them off, and go on to the next one. Stop at B.",
+        "and a CUDA graph of it can be replayed with other lengths.",
+        hint="Walk through the sequences. How many pieces of `size` keys does sequence b have? If `part` is "
+        "less, your piece is there. If not, subtract them from `part`, and go on to the next sequence. Stop at B.",
     ),
     "page_row": Puzzle(
         Exercise(
@@ -332,7 +332,7 @@ PUZZLES = {
         ),
         lesson="One look-up in the table, and a key may lie in any page. So memory can be handed out a page at a time.",
         hint="Key j lies in page number j / page_size of its sequence, at place j % page_size. The table says which "
-        "page of the cache that is: its row for sequence b begins at entry b * max_pages. A page has page_size rows.",
+        "page of the cache this is: its row for sequence b begins at entry b * max_pages. A page has page_size rows.",
     ),
     "ancestors": Puzzle(
         Exercise(
@@ -373,8 +373,8 @@ PUZZLES = {
             ),
             findings={"memcheck": Diagnosis("a key before the first one is read", read_again=TREES)},
         ),
-        lesson="Each token saw the context and its own way to the root. So several guesses of the next tokens are "
+        lesson="Each token saw the context and its path to the root. So several guesses of the next tokens are "
         "checked in one pass over the cache.",
-        hint="Begin at t = i, and go to `parents[t]` until that is −1. The key of query t is number context + t of K.",
+        hint="Begin at t = i, and go to `parents[t]` until t is −1. The key of query t is number context + t of K.",
     ),
 }
