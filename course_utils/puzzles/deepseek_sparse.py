@@ -186,8 +186,9 @@ PUZZLES = {
         ),
         lesson="A few small heads, one weight each, no softmax. Only the order of these scores matters: the next "
         "step keeps the k largest.",
-        hint="Go over the H heads. Head j's query begins at q + j * d; dot gives its product with the key. What is "
-        "below 0 becomes 0 (fmaxf), then it is multiplied by w[j] and added. Store the sum in row t of I, column s.",
+        hint="Go over the H heads. Head j's query begins at q + j * d; dot gives its product with the key. A "
+        "product below 0 becomes 0 (fmaxf). Multiply it by w[j], and add it to the sum. Store the sum in row t of I, "
+        "column s.",
     ),
     "gather": Puzzle(
         Exercise(
@@ -228,7 +229,7 @@ PUZZLES = {
         ),
         lesson="The list decides which keys are read: at most k of them, however long the context is. −1 fills the "
         "places of shorter lists.",
-        hint="Place i of the list holds a number s. Below 0 or from T on it is no key, and the loop goes on with the "
-        "next place. Else row s of K gives the score, scale times dot, and add_key takes it with row s of V.",
+        hint="Place i of the list holds a number s. If s is below 0 or at least T, it is no key: go on with the next "
+        "place. Otherwise row s of K gives the score, scale times dot, and add_key takes it with row s of V.",
     ),
 }

@@ -249,8 +249,8 @@ PUZZLES = {
         lesson="The block loads the tiles that its queries see, and no others. So its work grows with the window and "
         "no longer with L.",
         hint="Which is the first key that the block's first query i0 sees, and which is the last that its last query "
-        "sees? Each lies in the tile with the number key / B_C. The first queries have less than a window before "
-        "them, and the last block may have fewer than B_R queries.",
+        "sees? Each lies in the tile with the number key / B_C. The first queries have fewer than `window` keys "
+        "before them, and the last block may have fewer than B_R queries.",
     ),
     "residue": Puzzle(
         Exercise(
@@ -293,7 +293,7 @@ PUZZLES = {
         ),
         lesson="Every key of the window has the query's residue modulo the dilation. Sorted by residue these keys "
         "are neighbours, and a plain window remains.",
-        hint="A loop over n from 0: key n is n · dilation positions before the query. It ends after `window` keys, or "
-        "before the first key that would lie before position 0.",
+        hint="Write a loop over n from 0: key n lies n · dilation positions before the query. The loop ends after "
+        "`window` keys, or when the next key would lie before position 0.",
     ),
 }
