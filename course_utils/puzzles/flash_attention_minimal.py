@@ -261,10 +261,10 @@ PUZZLES = {
                 ),
             ),
         ),
-        lesson="Two halves, each with a maximum of its own, became one softmax, exactly. So the keys may be cut "
-        "anywhere: into tiles for one block, or into parts for several.",
-        hint="Each half was summed relative to its own maximum. Take the larger maximum of both, m. Relative to m, the "
-        "l and the O of a half shrink by exp(m1 − m) or exp(m2 − m). Divide at the end, by the l of both halves.",
+        lesson="Two halves, each with its own maximum, make one softmax, the same up to rounding. So the keys may be "
+        "cut anywhere: into tiles for one block, or into parts for several blocks.",
+        hint="Each half was summed relative to its own maximum. Let m be the larger of the two maxima. "
+        "Multiply l1 and O1 by exp(m1 − m), and l2 and O2 by exp(m2 − m). Divide at the end, by the l of both halves.",
     ),
     "rescale": Puzzle(
         Exercise(
@@ -293,10 +293,10 @@ PUZZLES = {
                 Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", OUTPUT), own_row_of_V),
             ),
         ),
-        lesson="The row of scores was never there as a whole: m, l and O were enough. This is FlashAttention's idea; "
+        lesson="The row of scores never existed as a whole: m, l and O were enough. This is FlashAttention's idea; "
         "tiles make it fast.",
-        hint="So far l and O_i are sums with exp(s − m). Multiplied by exp(m − m_new), they become sums with "
-        "exp(s − m_new). Then add this key's own part.",
+        hint="So far l and O_i are sums with exp(s − m). A multiplication by exp(m − m_new) turns them into sums with "
+        "exp(s − m_new). Then add the part of this key.",
     ),
     "score_gradient": Puzzle(
         Exercise(
@@ -327,8 +327,8 @@ PUZZLES = {
                 Mistake(Diagnosis("Δ is added", "Δ is subtracted from dP.", GRADIENT), _delta_added),
             ),
         ),
-        lesson="P came back from the score and one number per row, the LSE. So the forward pass need not keep P for "
-        "the backward pass.",
+        lesson="The score and one number per row, the LSE, give P back. So the forward pass need not keep P for the "
+        "backward pass.",
         hint="The weight comes back as exp of the score minus the row's LSE. Δ is the sum of dO times O over the D "
         "columns of row i.",
     ),

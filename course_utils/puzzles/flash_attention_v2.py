@@ -212,8 +212,8 @@ PUZZLES = {
             },
             half_in_step=False,
         ),
-        lesson="Eight chunks of a column now lie in different banks, as the chunks of a row do. The price is one "
-        "XOR for each address.",
+        lesson="Eight neighbouring chunks of a column now lie in different banks, like the chunks of a row. The price "
+        "is one XOR for each address.",
         hint="Store in[e] in the tile, wait for the other threads, and load out[e] from the tile. Chunk c of row r has "
         "the same place both times: 8 · r + (c XOR (r modulo 8)).",
     ),
@@ -243,7 +243,8 @@ PUZZLES = {
                 ),
             ),
         ),
-        lesson="Five shuffles gave every lane the sum, without shared memory and without a barrier.",
-        hint="Each lane has one term of Δ. Five times __shfl_xor_sync adds them up so that all lanes have the sum.",
+        lesson="Five shuffles give every lane the sum, without shared memory and without a barrier.",
+        hint="Each lane has one term of Δ. Five calls of __shfl_xor_sync, at distances 16, 8, 4, 2 and 1, give the sum "
+        "to all lanes.",
     ),
 }
