@@ -138,7 +138,7 @@ PUZZLES = {
             ),
             findings={"memcheck": Diagnosis("a head is read that K or V does not have", read_again=DECODE)},
         ),
-        lesson="The query heads of a group read the same K and V. A block that took the whole group would read them once.",
+        lesson="The query heads of a group read the same K and V. A block with the whole group would read them once.",
         hint="H / H_kv neighbouring heads of q form a group. Which group is head h in? A head of K or V has T * d "
         "numbers: move both pointers past the heads of the groups before.",
     ),

@@ -99,8 +99,8 @@ PUZZLES = {
             ),
         ),
         lesson="A row of a panel has eight chunks of 16 bytes: the 128 bytes within which the swizzle moves chunks.",
-        hint="A panel has rows · 8 chunks, and chunk / 8 is the panel's number. In its panel, row r begins at r · 8. In its "
-        "row, the chunk stands at place chunk % 8 XOR r % 8.",
+        hint="A panel has rows · 8 chunks, and chunk / 8 is the panel's number. Row r begins at r · 8 in its panel, "
+        "and the chunk stands at place chunk % 8 XOR r % 8 in its row.",
     ),
     "ring": Puzzle(
         Exercise(
@@ -123,8 +123,8 @@ PUZZLES = {
             assembly=True,
             half_in_step=False,
         ),
-        lesson="Each buffer has two barriers, full and empty, and the parity tells the rounds apart. The producer's copies "
-        "run ahead while the consumers compute: the loop has no __syncthreads.",
+        lesson="Each buffer has two barriers, full and empty, and the parity tells the rounds apart. The producer's "
+        "copies run ahead while the consumers compute: the loop has no __syncthreads.",
         hint="Tile t is in buffer t % BUFFERS, and the parity of its phase is t / BUFFERS % 2. Wait for its full, read "
         "the tile, arrive at its empty.",
     ),
