@@ -138,9 +138,9 @@ PUZZLES = {
             ),
             findings={"memcheck": Diagnosis("a head is read that K or V does not have", read_again=DECODE)},
         ),
-        lesson="The query heads of a group read the same K and V. A block that takes the whole group reads them once.",
+        lesson="The query heads of a group read the same K and V. A block with the whole group would read them once.",
         hint="H / H_kv neighbouring heads of q form a group. Which group is head h in? A head of K or V has T * d "
-        "numbers: move both pointers by so many of them.",
+        "numbers: move both pointers past the heads of the groups before.",
     ),
     "split_keys": Puzzle(
         Exercise(
@@ -171,9 +171,9 @@ PUZZLES = {
             ),
             findings={"memcheck": Diagnosis("a key past the end is read", "The last part may be shorter.", DECODE)},
         ),
-        lesson="With one query there are few rows for many multiprocessors; parts of the keys give each of them "
-        "something to read. The parts are merged as in chapter 02.",
-        hint="A part has ceil(T / parts) keys: (T + parts - 1) / parts in whole numbers. It begins behind so many keys "
-        "for each part before it, and it ends no later than T.",
+        lesson="One query gives few blocks for many multiprocessors; parts of the keys give each of them something to "
+        "read. The parts' results are merged by their LSE, like tiles in chapter 02.",
+        hint="A part has ceil(T / parts) keys: (T + parts - 1) / parts in whole numbers. Part p begins at p times "
+        "that number, and ends no later than T.",
     ),
 }

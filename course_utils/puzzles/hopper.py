@@ -98,9 +98,9 @@ PUZZLES = {
                 ),
             ),
         ),
-        lesson="A panel is 8 chunks of 16 bytes wide: the 128 bytes of a row that wgmma's swizzle works on.",
-        hint="A panel is rows · 8 chunks, and chunk / 8 says which. In it row r begins at r · 8, and the chunk stands "
-        "at its number in the panel XOR the row modulo 8.",
+        lesson="A row of a panel has eight chunks of 16 bytes: the 128 bytes within which the swizzle moves chunks.",
+        hint="A panel has rows · 8 chunks, and chunk / 8 is the panel's number. Row r begins at r · 8 in its panel, "
+        "and the chunk stands at place chunk % 8 XOR r % 8 in its row.",
     ),
     "ring": Puzzle(
         Exercise(
@@ -123,9 +123,9 @@ PUZZLES = {
             assembly=True,
             half_in_step=False,
         ),
-        lesson="A full and an empty barrier for each buffer, and a parity that tells the rounds apart. The "
-        "producer's copies run ahead while the consumers compute, and no __syncthreads stands in the loop.",
-        hint="Tile t is in buffer t % BUFFERS, and the parity of its phase is t / BUFFERS % 2. Wait for full, read, "
-        "arrive at empty.",
+        lesson="Each buffer has two barriers, full and empty, and the parity tells the rounds apart. The producer's "
+        "copies run ahead while the consumers compute: the loop has no __syncthreads.",
+        hint="Tile t is in buffer t % BUFFERS, and the parity of its phase is t / BUFFERS % 2. Wait for its full, read "
+        "the tile, arrive at its empty.",
     ),
 }
