@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from course_utils.launches.broken import BrokenKernel
 
 MISTAKE_CONTEXT = 3  # equal lines around each change of a broken kernel, as in its .diff file
+_FOLD = '<details><summary style="cursor: pointer; font-size: 85%; opacity: 0.8">{}</summary>{}</details>'
 _CAPTION = f'<div style="font-size: 85%; color: {MUTED}">{{}}</div>'
 _MONO = "font: 90%/1.35 ui-monospace, monospace; margin: 0; white-space: pre; word-break: normal"  # the box scrolls
 _NUMBER = f'<span style="color: {MUTED}; user-select: none">{{}} </span>'
@@ -261,18 +262,17 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str = "", *, folded: bool 
     page = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     if folded:
         summary = f"The figures{': ' * bool(caption)}{html.escape(caption)}"
-        look = "cursor: pointer; font-size: 85%; opacity: 0.8"
-        page = f'<details><summary style="{look}">{summary}</summary>{page}</details>'
+        page = _FOLD.format(summary, page)
     else:
         page = heading + page
     display({"text/html": page, "text/plain": f"{caption}\n{plain}".strip()}, raw=True)
 
 
-def folded(summary: str, text: str) -> None:
-    """Shows a text in full only once its summary is clicked. A viewer of plain text gets both."""
-    look = "cursor: pointer; font-size: 85%; opacity: 0.8"
-    page = f'<details><summary style="{look}">{html.escape(summary)}</summary><pre>{html.escape(text)}</pre></details>'
-    display({"text/html": page, "text/plain": f"{summary}\n{text}"}, raw=True)
+def folded(summary: str, text: str, page: str | None = None) -> None:
+    """Shows a text in full only once its summary is clicked. A viewer of plain text gets both. page: the text as HTML;
+    None: as it stands."""
+    inside = f"<pre>{html.escape(text)}</pre>" if page is None else page
+    display({"text/html": _FOLD.format(html.escape(summary), inside), "text/plain": f"{summary}\n{text}"}, raw=True)
 
 
 def _room(words: Sequence[str]) -> str:

@@ -44,11 +44,12 @@ def _submission(puzzle: Puzzle, kernel: str) -> Submission:
 def page(puzzle: Puzzle, result: Result) -> str:
     """HTML with its styles: what is right or wrong, then a hint and the solution, both folded."""
     is_right = result.full and not result.unset
-    said = f"<p><strong>Right.</strong> {html.escape(puzzle.lesson)}</p>"
-    if result.full and result.unset:
+    if is_right:
+        said = f"<p><strong>Right.</strong> {html.escape(puzzle.lesson)}</p>"
+    elif result.full:
         said = f"<p><strong>Right here, by luck: {html.escape(result.unset)}.</strong></p>"
         said += "<p>Until then it holds what happens to lie there. Give it a value where it is declared.</p>"
-    if not result.full:
+    else:
         diagnosis = result.diagnosis
         assert diagnosis is not None, "a part that is not right says why"
         said = f"<p><strong>Not yet: {html.escape(diagnosis.name)}.</strong></p>"

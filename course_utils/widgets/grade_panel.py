@@ -125,11 +125,13 @@ if anywidget is not None:
         subject = traitlets.Unicode().tag(sync=True)
         page = traitlets.Unicode().tag(sync=True)
         asked = traitlets.Int(0).tag(sync=True)
+        can_play = traitlets.Bool(False).tag(sync=True)
 
         def __init__(self, checked: Check) -> None:
             subject = "my kernel" if checked.exercise.kernels else "my answers"
-            find = lambda: replay(checked.submission, checked.result)  # noqa: E731
-            super().__init__(find, title=checked.exercise.title, subject=subject)
+            super().__init__(
+                lambda: replay(checked.submission, checked.result), title=checked.exercise.title, subject=subject
+            )
             self._check = checked
             self._show()
             self.observe(self._again, "asked")

@@ -57,9 +57,8 @@ if anywidget is not None:
     from course_utils.widgets.at_work import AtWork
 
     class WatchesRun(AtWork):
-        """A widget with the button: `played` counts its clicks, `can_play` says whether there is something to watch."""
+        """A widget with the button: `played` counts its clicks."""
 
-        can_play = traitlets.Bool(False).tag(sync=True)
         played = traitlets.Int(0).tag(sync=True)
 
         def __init__(self, find: Callable[[], Replay | None], **traits: object) -> None:

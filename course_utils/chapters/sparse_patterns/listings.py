@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 
-from IPython.display import display
-
 from course_utils import show
 from course_utils.cuda import read_kernel
 
@@ -17,16 +15,14 @@ GATHER = "04_sparse_patterns/csr_gather.cu"
 def show_folded(summary: str, *passages: tuple[str, str, str | None]) -> None:
     """Shows passages of kernels once their summary is clicked. passages: name, start and end, as `show.passage` has
     them."""
-    pages, texts = [], [summary]
+    pages, texts = [], []
     for name, start, end in passages:
         first, last = show.passage_lines(name, start, end)
         text = "\n".join(read_kernel(name).splitlines()[first - 1 : last])
         where = f"kernels/{name}, lines {first} to {last}"
         pages.append(f"<p>{html.escape(where)}</p>{show.highlighted(text)}")
         texts += [where, text]
-    look = "cursor: pointer; font-size: 85%; opacity: 0.8"
-    page = f'<details><summary style="{look}">{html.escape(summary)}</summary>{"".join(pages)}</details>'
-    display({"text/html": page, "text/plain": "\n".join(texts)}, raw=True)
+    show.folded(summary, "\n".join(texts), "".join(pages))
 
 
 def ranges() -> None:
