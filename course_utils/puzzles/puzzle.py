@@ -25,7 +25,7 @@ PUZZLES = {
     "05_deepseek_sparse": ("relu_before_sum", "gather"),
     "06_serving": ("pieces", "page_row", "ancestors"),
     "07_hopper": ("panels", "ring"),
-    "08_choosing": ("shared_heads", "split_keys"),
+    "08_choosing": ("shared_heads",),
 }
 
 

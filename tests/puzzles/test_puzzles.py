@@ -365,15 +365,6 @@ WRONG = {
         "K += h * T * d, V += h * T * d;": (0, "a head is read that K or V does not have"),
         "const int kv = 0;\nK += kv * T * d, V += kv * T * d;": (0, "every head reads head 0"),
     },
-    "08_choosing/split_keys": {
-        "const int keys = T / parts;\nfirst = part * keys;\nend = first + keys;": (1, "the last keys are in no part"),
-        "const int keys = (T + parts - 1) / parts;\nfirst = part * keys;\nend = first + keys;": (
-            1,
-            "a key past the end is read",
-        ),
-        "const int keys = (T + parts - 1) / parts;\nfirst = part * keys;": (0, "the parts overlap"),
-        "first = 0;\nend = T;": (0, "every part has all keys"),
-    },
 }
 
 

@@ -4,9 +4,6 @@ import re
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_utils.questions.judging import right_answer
 from course_utils.questions.question import TradeOff
@@ -119,25 +116,3 @@ def test_an_overrun_that_is_said_to_hit_padding_stays_in_a_tensors_512_bytes():
     for one in drawn("00_start_here/unchecked_overrun"):
         blocks, threads = (said(one.prompt, pattern) for pattern in (r"(\d+) blocks of", r"blocks of (\d+) threads"))
         assert 4 * blocks * threads % 512 == 0 and said(one.prompt, r"([\d,]+) elements") < blocks * threads
-
-
-class MasksOfAttention(TorchDispatchMode):
-    """The masks that torch's attention kernel is called with."""
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if "attention" in str(operation):
-            self.found = [one for one in (*args, *(kwargs or {}).values()) if getattr(one, "ndim", 0) == 2]
-        return operation(*args, **(kwargs or {}))
-
-
-def test_a_bool_mask_and_the_copy_that_torch_makes_of_it_take_what_is_said():
-    length = 32
-    mask, heads = torch.ones(length, length, dtype=torch.bool).tril(), torch.zeros(1, 2, length, 16).half()
-    with MasksOfAttention() as seen:
-        F.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask)
-    (copy,) = seen.found
-    for one in drawn("08_choosing/memory_of_a_mask"):
-        (text,) = (option.text for option in one.options if option.right)
-        larger = (said(one.prompt, r"([\d,]+) tokens") / length) ** 2
-        stated = [number(amount) for amount in re.findall(r"[\d.]+ GB", text)]
-        assert stated == pytest.approx([mask.nbytes * larger, copy.nbytes * larger], rel=5e-3)

@@ -94,12 +94,6 @@ def idle_threads(asked):
     return counted
 
 
-def floor_of_a_scaled_sum(asked):
-    n, terabytes, teraflops = numbers(asked.prompt, r"for ([\d,]+) floats.* moves ([\d.]+) TB/s and does ([\d.]+) TF")
-    x = y = tensor(n, dtype=torch.float32)
-    return [1e3 * max(size(x, y, y) / terabytes, (n + n) / teraflops) / 1e12]
-
-
 def traffic_of_a_chain(asked):
     (n,) = numbers(asked.prompt, r"vectors of ([\d,]+) numbers")
     a = b = w = tensor(n, dtype=dtype_in(asked.prompt))
@@ -114,31 +108,7 @@ def sectors_of_a_load(asked):
     return [len({2 * stride * lane // 32 for lane in WARP})]
 
 
-def turns_of_a_column(asked):
-    (pitch,) = numbers(asked.prompt, r"tile\[32\]\[(\d+)\]")
-    return [max(Counter((lane * pitch + 5) % 32 for lane in WARP).values())]
-
-
 # ---------------------------------------------------------------------------------------------- 01
-
-
-def sectors_by_mapping(asked):
-    d, keys = numbers(asked.prompt, r"with d = (\d+), L_k = ([\d,]+)")
-    element = dtype_in(asked.prompt).itemsize
-    indices = {"Q": lambda i, j, c: i * d + c, "K": lambda i, j, c: j * d + c, "S": lambda i, j, c: i * keys + j}
-    counted = []
-    for row in asked.rows:
-        index = indices[re.search(r"`(\w)\[", row)[1]]
-        for warp in ("keys", "queries"):
-            starts = [(i, 32 * n) if warp == "keys" else (32 * n, i) for n in range(3) for i in range(5)]
-            found = set()
-            for i, j in starts:
-                for c in (0, 1, d - 1):
-                    lanes = ((i, j + lane) if warp == "keys" else (i + lane, j) for lane in WARP)
-                    found.add(len({element * index(*lane, c) // 32 for lane in lanes}))
-            (one,) = found  # the same wherever the warp stands
-            counted.append(one)
-    return counted
 
 
 @functools.cache
@@ -186,20 +156,6 @@ def two_blocks_of_a_row(asked):
         weights = [Fraction(2) ** (score - m) for score in scores[:seen]]
         counted += [m, sum(weights), sum(w * value for w, value in zip(weights, values, strict=False))]
     return counted
-
-
-@functools.cache
-def causal_tiles(length, rows, columns):
-    """(tiles that hold a visible pair, of these with a hidden pair too)"""
-    tiled = np.tri(length, dtype=bool).reshape(length // rows, rows, length // columns, columns)
-    seen, full = tiled.any(axis=(1, 3)), tiled.all(axis=(1, 3))
-    return seen.sum(), (seen & ~full).sum()
-
-
-def tiles_of_a_causal_mask(asked):
-    (length,) = numbers(asked.prompt, r"L = ([\d,]+)")
-    found = [causal_tiles(length, *numbers(name, r"B_r = (\d+), B_c = (\d+)")) for name in asked.columns]
-    return [tile[n] for n in range(2) for tile in found]
 
 
 def bytes_of_both_orders(asked):
@@ -279,13 +235,6 @@ def warps_that_fit(asked):
         warps += threads // 32
 
 
-def cache_of_grouped_heads(asked):
-    layers, heads = numbers(asked.prompt, r"with (\d+) layers .* and (\d+) key heads")
-    d, tokens = numbers(asked.prompt, r"value of (\d+) numbers .* do ([\d,]+) past")
-    key = value = tensor(layers, heads, tokens, d, dtype=dtype_in(asked.prompt))
-    return [size(key, value) / 1e9]
-
-
 # ---------------------------------------------------------------------------------------------- 04
 
 
@@ -314,11 +263,6 @@ def mask_of(name, length):
         case "block_diagonal":
             return i // size == j // size
     raise AssertionError(f"no definition of {kind} here")
-
-
-def density_of_a_pattern(asked):
-    name, length = re.search(r"does `(.*)` keep at L = ([\d,]+)", asked.prompt).groups()
-    return [100 * mask_of(name, int(length.replace(",", ""))).mean()]
 
 
 @functools.cache
@@ -397,17 +341,6 @@ def last_token(asked):
     return [count / 1e6 for count in indexer_and_core(asked.prompt, keys, min(keys, k))]
 
 
-def where_indexer_meets_core(asked):
-    (k,) = numbers(asked.prompt, r"with k = (\d+)")
-    faster = 1 if "as fast as the core" in asked.prompt else numbers(asked.prompt, r"run at ([\d.]+) times")[0]
-    low, high = k, 2**24
-    while low < high:  # the first number of keys at which the indexer takes as long
-        middle = (low + high) // 2
-        indexer, core = indexer_and_core(asked.prompt, middle, k)
-        low, high = (low, middle) if indexer / faster >= core else (middle + 1, high)
-    return [low]
-
-
 # ---------------------------------------------------------------------------------------------- 06
 
 
@@ -474,22 +407,7 @@ def registers_that_move(asked):
     return [each]
 
 
-def share_of_a_multiprocessor(asked):
-    queries, keys, d = numbers(asked.prompt, r"(\d+) queries by tiles of (\d+) keys, d = (\d+)")
-    cycles, of_cycle = numbers(asked.prompt, r"takes ([\d,]+) cycles.* can do ([\d,]+) FLOP")
-    scores, sums = tensor(queries, d) @ tensor(d, keys), tensor(keys, d)
-    counted = flops(torch.mm, tensor(queries, d), tensor(d, keys)) + flops(torch.mm, scores, sums)
-    return [100 * counted / cycles / of_cycle]
-
-
 # ---------------------------------------------------------------------------------------------- 08
-
-
-def scores_of_a_layer(asked):
-    shape = numbers(asked.prompt, r"batch (\d+), (\d+) heads, ([\d,]+) tokens")
-    query = tensor(*shape, 64)
-    scores = query @ query.mT
-    return [size(scores, scores.softmax(dim=-1)) / 1e9]
 
 
 def parts_of_flash(asked):
@@ -523,16 +441,12 @@ def floor_of_flash(asked):
 
 COUNTS = {
     "00_start_here/idle_threads": idle_threads,
-    "00_start_here/floor_of_a_scaled_sum": floor_of_a_scaled_sum,
     "00_start_here/traffic_of_a_chain": traffic_of_a_chain,
     "00_start_here/sectors_of_a_load": sectors_of_a_load,
-    "00_start_here/turns_of_a_column": turns_of_a_column,
-    "01_attention_basics/sectors_by_mapping": sectors_by_mapping,
     "01_attention_basics/scores_of_a_mask": scores_of_a_mask,
     "01_attention_basics/traffic_of_three_passes": traffic_of_three_passes,
     "01_attention_basics/kept_pairs": kept_pairs,
     "02_flash_attention_minimal/two_blocks_of_a_row": two_blocks_of_a_row,
-    "02_flash_attention_minimal/tiles_of_a_causal_mask": tiles_of_a_causal_mask,
     "02_flash_attention_minimal/bytes_of_both_orders": bytes_of_both_orders,
     "02_flash_attention_minimal/shared_memory_of_the_tiles": shared_memory_of_the_tiles,
     "02_flash_attention_minimal/share_of_the_peak": share_of_the_peak,
@@ -540,8 +454,6 @@ COUNTS = {
     "03_flash_attention_v2/wavefronts_of_a_matrix": wavefronts_of_a_matrix,
     "03_flash_attention_v2/registers_for_s_and_o": registers_for_s_and_o,
     "03_flash_attention_v2/warps_that_fit": warps_that_fit,
-    "03_flash_attention_v2/cache_of_grouped_heads": cache_of_grouped_heads,
-    "04_sparse_patterns/density_of_a_pattern": density_of_a_pattern,
     "04_sparse_patterns/tiles_of_three_patterns": tiles_of_three_patterns,
     "04_sparse_patterns/sorted_by_residue": sorted_by_residue,
     "04_sparse_patterns/bytes_of_block_lists": bytes_of_block_lists,
@@ -549,15 +461,12 @@ COUNTS = {
     "05_deepseek_sparse/index_score_by_hand": index_score_by_hand,
     "05_deepseek_sparse/scale_of_a_vector": scale_of_a_vector,
     "05_deepseek_sparse/last_token": last_token,
-    "05_deepseek_sparse/where_indexer_meets_core": where_indexer_meets_core,
     "06_serving/bytes_of_a_step": bytes_of_a_step,
     "06_serving/pages_of_a_batch": pages_of_a_batch,
     "06_serving/room_for_a_prompt": room_for_a_prompt,
     "07_hopper/bytes_to_expect": bytes_to_expect,
     "07_hopper/places_in_a_ring": places_in_a_ring,
     "07_hopper/registers_that_move": registers_that_move,
-    "07_hopper/share_of_the_peak": share_of_a_multiprocessor,
-    "08_choosing/scores_of_a_layer": scores_of_a_layer,
     "08_choosing/parts_of_flash": parts_of_flash,
     "08_choosing/which_fits": which_fits,
     "08_choosing/floor_of_flash": floor_of_flash,

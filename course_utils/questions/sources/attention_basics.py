@@ -19,7 +19,6 @@ from course_utils.questions.question import (
     Votes,
 )
 
-WARP, SECTOR = 32, 32  # threads; bytes
 FP32 = 4  # bytes, of a score in the chapter's kernels
 SOFTMAX_FLOPS = 5  # per score, as the chapter counts: compare, subtract, exp, add, multiply
 
@@ -67,52 +66,6 @@ def divided_by_d(draw: Random) -> Choice:
         "in place of √d. What becomes of attention?",
         tuple(options),
         "2 Why the scores are divided by √d",
-    )
-
-
-def sectors_by_mapping(draw: Random) -> Grid:
-    """Which threads make a warp"""
-    d, element = draw.choice((64, 96, 128)), draw.choice((2, 4))
-    kind = {2: "fp16", 4: "fp32"}[element]
-    keys = draw.choice((1008, 2000, 3008))  # multiples of 16: every row of S starts at a sector, in fp16 too
-    row = d * element
-    steps = {  # bytes between the addresses of neighbouring threads
-        "load of `Q[i * d + c]`": (0, row),
-        "load of `K[j * d + c]`": (row, 0),
-        "store of `S[i * L_k + j]`": (element, keys * element),
-    }
-
-    def figure(step: int) -> Figure:
-        # All sectors from the first to the last, unless the threads skip some: then one for each thread.
-        count = min(WARP, costs.ceil_div((WARP - 1) * step + element, SECTOR))
-        neighbours = costs.ceil_div(WARP * element, SECTOR)
-        if step == 0:
-            why = "All threads want one address."
-        elif step == element:
-            why = f"{WARP} neighbours take {WARP * element} bytes in a row."
-        else:
-            why = f"They are {step:,} bytes apart: a sector for each."
-        mistakes = {
-            1: "Do all addresses lie within 32 bytes?",
-            neighbours: "Are these addresses neighbours?",
-            WARP: "Do all threads want different sectors?",
-            2 * neighbours if element == 2 else neighbours // 2: f"How many bytes has a number in {kind}?",
-        }
-        return Figure(
-            count,
-            "sectors",
-            why,
-            mistakes=tuple(Mistake(value, said) for value, said in mistakes.items() if value != count),
-        )
-
-    return Grid(
-        f"The accesses of `scores_uncoalesced.cu`, if all numbers were {kind}, with d = {d}, L_k = {keys:,}; each row "
-        "starts at a sector. A warp has one query and 32 neighbouring keys, from a multiple of 32 on; or one key and "
-        "32 neighbouring queries. How many sectors does each access touch?",
-        tuple(steps),
-        ("neighbouring keys", "neighbouring queries"),
-        tuple(tuple(figure(step) for step in pair) for pair in steps.values()),
-        "5 Which addresses does a warp touch?",
     )
 
 
@@ -381,42 +334,6 @@ def kept_pairs(draw: Random) -> Number:
     )
 
 
-def who_sees_the_shifted_mask(draw: Random) -> Votes:
-    """Who notices a shifted mask"""
-    length = draw.choice((64, 65, 128, 200))
-    statements = [
-        Option(
-            "A comparison with float64, where the key beyond each query's diagonal would take nearly all weight.",
-            "If the mask lets that key in, its value is the row's output.",
-            right=True,
-        ),
-        Option(
-            "Changing the last key and value: all rows of O but the last must stay the same.",
-            "With the shifted mask, the row of the last query but one changes.",
-            right=True,
-        ),
-        Option(
-            "The mean absolute error over all rows, held to 1e-3, with inputs of about 1e-3.",
-            "All outputs are near 0, with the mistake or not.",
-        ),
-        Option(
-            "`sanitize()`, with all of its checks.",
-            "The kernel reads and writes only what it may.",
-        ),
-        Option(
-            "`profile()`: sectors against their ideal.",
-            "The mask changes no address, so the counters stay the same.",
-        ),
-    ]
-    draw.shuffle(statements)
-    return Votes(
-        "In `scores.cu`, `j > i + L_k - L_q` has become `j > i + L_k - L_q + 1`. What notices it at "
-        f"L_q = L_k = {length}?",
-        tuple(statements),
-        "13 What can go wrong",
-    )
-
-
 def _others(mistakes: dict[float, str], value: float, per: float = 1) -> tuple[Mistake, ...]:
     """The mistakes that lead to another figure than `value`; both are divided by `per`."""
     return tuple(Mistake(wrong / per, why) for wrong, why in mistakes.items() if abs(wrong - value) > 0.02 * value)
@@ -425,12 +342,10 @@ def _others(mistakes: dict[float, str], value: float, per: float = 1) -> tuple[M
 QUESTIONS: tuple[Source, ...] = (
     equal_queries,
     divided_by_d,
-    sectors_by_mapping,
     safe_softmax,
     scores_of_a_mask,
     traffic_of_three_passes,
     less_memory_or_less_time,
     too_good_a_loss,
     kept_pairs,
-    who_sees_the_shifted_mask,
 )

@@ -27,7 +27,6 @@ PLANNER = "4 The planner"
 MEASURED = "5 Measured"
 BACKEND = "6 Is flash really on?"
 QUALITY = "7 Quality before sparse"
-WRONG = "8 What can go wrong"
 
 
 def out_of_memory(draw: Random) -> Choice:
@@ -143,45 +142,6 @@ def silent_fallback(draw: Random) -> Votes:
     )
 
 
-def memory_of_a_mask(draw: Random) -> Choice:
-    """A causal mask as a tensor"""
-    length, heads = draw.choice((32768, 65536, 131072)), draw.choice((16, 32))
-    mask = costs.score_matrix_bytes(1, 1, length, length, 1)
-    converted = costs.score_matrix_bytes(1, 1, length, length, 2)
-    square = costs.score_matrix_bytes(1, heads, length, length, 2)
-    options = [
-        Option(
-            f"The mask takes {amount(mask)}, and its copy in fp16 {amount(converted)}; no scores are stored.",
-            "cuDNN's fused kernel takes what FLASH refuses. Before it runs, torch converts the bool mask to the "
-            "inputs' dtype (`convert_boolean_attn_mask` in `attention.cpp`): together three bytes a pair.",
-            right=True,
-        ),
-        Option(
-            f"The mask takes {amount(mask)}, and nothing else is added.",
-            "That is the tensor you pass. In which form do kernels take it?",
-        ),
-        Option(
-            f"S is written out for all heads: {amount(square)}.",
-            "Only `MATH` would do that, and torch does not choose it here.",
-        ),
-        Option(
-            "Nothing: it is the same mask.",
-            "It hides the same pairs, but it is a tensor. How many entries has it?",
-        ),
-        Option(
-            "An error: no kernel takes a mask tensor.",
-            "FLASH does not; other kernels do.",
-        ),
-    ]
-    draw.shuffle(options)
-    return Choice(
-        f"One sequence of {length:,} tokens, {heads} heads, fp16, on an H200 with torch 2.11: `is_causal=True` is "
-        "replaced by the same mask as a bool tensor `attn_mask` [L, L]. What memory does that add during the call?",
-        tuple(options),
-        BACKEND,
-    )
-
-
 def pick_for_a_target(draw: Random) -> TradeOff:
     """Under the target, with the least risk"""
     name, length, target_ms = draw.choice(  # none of them is in a table of the chapter
@@ -231,30 +191,6 @@ def pick_for_a_target(draw: Random) -> TradeOff:
         ("memory", "time floor", "exact"),
         tuple(options),
         PLANNER,
-    )
-
-
-def scores_of_a_layer(draw: Random) -> Number:
-    """What S and P take"""
-    length, batch, heads = draw.choice((2048, 4096, 8192)), draw.choice((4, 6, 8)), draw.choice((12, 16, 32))
-    one = costs.score_matrix_bytes(batch, heads, length, length, 2)
-    value = costs.score_matrix_bytes(batch, heads, length, length, 2, matrices=2) / 1e9
-    return Number(
-        f"Dense attention, written out: batch {batch}, {heads} heads, {length:,} tokens, fp16. How "
-        "many GB (10⁹ bytes) do "
-        "S and P take together?",
-        Figure(
-            value,
-            "GB",
-            f"2 matrices · {batch} · {heads} · {length:,}² · 2 bytes = {value:.4g} GB.",
-            tolerance=0.02,
-            mistakes=(
-                Mistake(one / 1e9, "That is one of two matrices. Both are alive when P is written."),
-                Mistake(value / batch, "That is one sequence of the batch. Each has its own scores."),
-                Mistake(value / heads, "That is one head. Each has its own scores."),
-            ),
-        ),
-        FITS,
     )
 
 
@@ -395,13 +331,11 @@ def quality_check(draw: Random) -> Choice:
 
 QUESTIONS: tuple[Source, ...] = (
     what_a_mask_saves,
-    scores_of_a_layer,
     parts_of_flash,
     which_fits,
     floor_of_flash,
     below_the_window,
     silent_fallback,
-    memory_of_a_mask,
     out_of_memory,
     pick_for_a_target,
     quality_check,

@@ -274,41 +274,6 @@ def last_token(draw: Random) -> Aggregate:
     )
 
 
-def where_indexer_meets_core(draw: Random) -> Number:
-    """Where the indexer meets the core"""
-    k, faster = draw.choice([512, 1024, 4096]), draw.choice([1, 1.5, 2])
-    even = costs.indexer_core_crossover(k, index_speed=faster)
-    ratio = costs.mla_pair_flops() / costs.indexer_pair_flops()
-    speed = "as fast as the core's" if faster == 1 else f"at {faster:g} times the core's speed"
-    mistakes = [
-        Mistake(
-            costs.dsa_dense_crossover(k, index_speed=faster),
-            "That is where DSA costs as much as dense attention.",
-        ),
-        Mistake(ratio * faster, "That is one pair. The core has k pairs."),
-    ]
-    if faster > 1:
-        mistakes += [
-            Mistake(even / faster, "There the FLOPs are equal. The indexer's take less time each."),
-            Mistake(even / faster**2, "A faster indexer stays ahead for longer, not for shorter."),
-        ]
-    return Number(
-        f"One query with k = {k}. The indexer has {SIZES.index_n_heads} heads of {SIZES.index_head_dim} numbers, the "
-        f"core {SIZES.n_heads} heads with keys of {SIZES.kv_lora_rank + SIZES.qk_rope_head_dim} numbers and values of "
-        f"{SIZES.kv_lora_rank}, as in DeepSeek-V3.2. The indexer's FLOPs run {speed}. At how many keys does the "
-        "indexer take as long as the core? Only the FLOPs of their matrix products are counted.",
-        Figure(
-            even,
-            "keys",
-            f"The core takes {k} · {costs.mla_pair_flops():,} FLOP. The indexer takes {costs.indexer_pair_flops():,} a "
-            f"key, {ratio:g} times fewer, at {faster:g} times the speed: {k} · {ratio:g} · {faster:g}.",
-            tolerance=0.01,
-            mistakes=tuple(mistakes),
-        ),
-        read_again="10 What it costs",
-    )
-
-
 def way_to_attend(draw: Random) -> TradeOff:
     """The way to attend"""
     queries, length = draw.choice([(1, 1024), (1, 65536), (8192, 8192), (65536, 65536)])
@@ -430,7 +395,6 @@ QUESTIONS = (
     test_of_top_k,
     tiles_without_neighbours,
     last_token,
-    where_indexer_meets_core,
     way_to_attend,
     what_is_said,
 )

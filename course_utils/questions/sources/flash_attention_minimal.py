@@ -137,49 +137,6 @@ def first_tile_hidden(draw: Random) -> Question:
     )
 
 
-def tiles_of_a_causal_mask(draw: Random) -> Question:
-    """Tiles under a causal mask"""
-    length = draw.choice((512, 1024, 2048))
-    shapes = draw.sample(((64, 64), (128, 64), (64, 32), (128, 128)), 2)
-    visited = [len(list(costs.visited_tiles(length, length, *shape, is_causal=True))) for shape in shapes]
-    masked = [costs.masked_tiles(length, length, *shape) for shape in shapes]
-    everything = [len(list(costs.visited_tiles(length, length, *shape))) for shape in shapes]
-    crossed = [max(1, rows // columns) for rows, columns in shapes]  # tiles of keys that a query tile's diagonal meets
-    return Grid(
-        prompt=(
-            f"Self-attention of L = {length:,} tokens, causal. How many tiles of S are computed, and how many of these "
-            "need the mask, because they hold a hidden pair too?"
-        ),
-        rows=("computed", "of these masked"),
-        columns=tuple(f"B_r = {rows}, B_c = {columns}" for rows, columns in shapes),
-        cells=(
-            tuple(
-                Figure(
-                    count,
-                    "tiles",
-                    f"Query tile i = 0, 1, … needs the keys before (i + 1) · {shape[0]}: (i + 1) · {shape[0]} / "
-                    f"{shape[1]} tiles, rounded up. Together {count}.",
-                    mistakes=(
-                        Mistake(total, "Tiles wholly above the diagonal are never visited."),
-                        Mistake(total / 2, "Tiles on the diagonal are computed whole, so it is more than half."),
-                    ),
-                )
-                for shape, count, total in zip(shapes, visited, everything, strict=True)
-            ),
-            tuple(
-                Figure(
-                    count,
-                    "tiles",
-                    f"The diagonal crosses {each} in each of {length // shape[0]} query tiles.",
-                    mistakes=(Mistake(before, "Tiles wholly below the diagonal need no mask."),),
-                )
-                for shape, count, each, before in zip(shapes, masked, crossed, visited, strict=True)
-            ),
-        ),
-        read_again="6 Step through the tiles",
-    )
-
-
 @cache  # the costs go through all tiles
 def _megabytes(traffic: Callable[..., list[costs.Step]], length: int, d: int, rows: int, columns: int) -> dict:
     """MB of one head in fp32, by the name of the step."""
@@ -431,7 +388,6 @@ QUESTIONS: tuple[Source, ...] = (
     two_blocks_of_a_row,
     order_of_the_pieces,
     first_tile_hidden,
-    tiles_of_a_causal_mask,
     bytes_of_both_orders,
     shared_memory_of_the_tiles,
     tiles_for_two_blocks,

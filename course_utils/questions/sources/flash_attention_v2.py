@@ -1,4 +1,4 @@
-"""Questions of chapter 03's first notebook: floors, fragments, banks, asynchronous copies, registers, shared heads."""
+"""Questions of chapter 03's first notebook: floors, fragments, banks, asynchronous copies and registers."""
 
 from random import Random
 
@@ -241,33 +241,6 @@ def warps_that_fit(draw: Random) -> Question:
     )
 
 
-def cache_of_grouped_heads(draw: Random) -> Question:
-    """Keys and values kept for past tokens"""
-    tokens, layers, kv_heads = draw.choice((8192, 32768, 131072)), draw.choice((32, 48)), draw.choice((4, 8))
-    heads, d = 32, 128
-    kept = costs.kv_cache_bytes(tokens, kv_heads, d, layers=layers) / 1e9
-    ungrouped = costs.kv_cache_bytes(tokens, heads, d, layers=layers) / 1e9
-    return Number(
-        prompt=(
-            f"A model with {layers} layers generates text. A layer has {heads} query heads and {kv_heads} key heads. "
-            f"For each past token it keeps a key and a value of {d} numbers for each key head, in bf16. How many GB "
-            f"(10⁹ bytes) do {tokens:,} past tokens of one sequence take in all layers?"
-        ),
-        figure=Figure(
-            kept,
-            "GB",
-            f"2 (K and V) · {layers} · {tokens:,} · {kv_heads} · {d} numbers of 2 bytes",
-            0.02,
-            (
-                Mistake(kept / 2, "Either K and V were counted as one, or elements for bytes."),
-                Mistake(ungrouped, "Query heads that share a key head share its cache."),
-                Mistake(kept / layers, "Each layer has keys and values of its own."),
-            ),
-        ),
-        read_again="Grouped-query attention",
-    )
-
-
 QUESTIONS: tuple[Source, ...] = (
     flop_per_byte,
     wavefronts_of_a_matrix,
@@ -276,5 +249,4 @@ QUESTIONS: tuple[Source, ...] = (
     queries_per_warp,
     registers_for_s_and_o,
     warps_that_fit,
-    cache_of_grouped_heads,
 )

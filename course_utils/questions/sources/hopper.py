@@ -26,7 +26,6 @@ COPIES = "3 Step 2: the copy engine"
 RING = "4 Step 3: producer and consumers"
 ORDER = "8 Step 7: order"
 MISSING = "13 The fence that is missing"
-FLOP_OF_A_CYCLE = 4096
 
 
 def bytes_to_expect(draw: Random) -> Aggregate:
@@ -201,26 +200,6 @@ def one_parity(draw: Random) -> TrueFalse:
     )
 
 
-def share_of_the_peak(draw: Random) -> Number:
-    """Share of the peak"""
-    d, cycles = draw.choice(((128, 2800), (128, 3200), (64, 2000), (64, 1500)))
-    flop = costs.attention_flops(1, 1, 128, 128, d)
-    share = 100 * flop / (cycles * FLOP_OF_A_CYCLE)
-    return Number(
-        f"A block multiplies 128 queries by tiles of 128 keys, d = {d}: Q Kᵀ and P V. A tile takes {cycles:,} cycles. "
-        f"A multiprocessor's tensor cores can do {FLOP_OF_A_CYCLE:,} FLOP a cycle. What share of that does the block "
-        "reach?",
-        Figure(
-            share,
-            "%",
-            f"2 products · 2 · 128 · 128 · {d} = {flop:,} FLOP, in {cycles:,} · {FLOP_OF_A_CYCLE:,}.",
-            tolerance=0.02,
-            mistakes=(Mistake(share / 2, "A multiply-add is two FLOP, and there are two products."),),
-        ),
-        read_again=WGMMA,
-    )
-
-
 def between_proxies(draw: Random) -> Votes:
     """Which pairs need a fence"""
     return Votes(
@@ -277,7 +256,6 @@ QUESTIONS: tuple[Source, ...] = (
     places_in_a_ring,
     registers_that_move,
     consumers_of_a_block,
-    share_of_the_peak,
     between_proxies,
     silent_tools,
 )

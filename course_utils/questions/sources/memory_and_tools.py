@@ -1,8 +1,7 @@
-"""Questions of chapter 00's second notebook: floors, sectors, banks, tiles, and what the tools say."""
+"""Questions of chapter 00's second notebook: floors, sectors, tiles, and what the tools say."""
 
 from __future__ import annotations
 
-from math import gcd
 from random import Random
 
 from course_utils import costs
@@ -22,36 +21,6 @@ from course_utils.questions.question import (
 WARP, SECTOR = 32, 32  # threads; bytes
 FLOAT = 4  # bytes
 MOST_REGISTERS = 255  # of a thread (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")
-
-
-def floor_of_a_scaled_sum(draw: Random) -> Number:
-    """The floor of y = a·x + y"""
-    n = 2 ** draw.choice((24, 25, 26, 27))
-    terabytes, teraflops = draw.choice(((2.0, 19.5), (3.35, 60.0), (4.2, 57.0)))
-    moved, flops = 3 * FLOAT * n, 2 * n
-
-    def milliseconds(bytes_moved: int, operations: int = flops) -> float:
-        return 1e3 * costs.time_floor(operations, bytes_moved, teraflops * 1e12, terabytes * 1e12)
-
-    return Number(
-        f"`y[i] = a * x[i] + y[i]` for {n:,} floats (fp32) in device memory, on a GPU that moves {terabytes:g} TB/s "
-        f"and does {teraflops:g} TFLOP/s in fp32. The caches are cold, and all of y must end up in device memory. What "
-        "is the least time that any kernel needs?",
-        Figure(
-            milliseconds(moved),
-            "ms",
-            f"x and y are read, y is written: 3 · 4 · {n:,} = {moved / 1e6:.0f} MB, which take "
-            f"{milliseconds(moved):.4f} ms. The {flops / 1e6:.0f} MFLOP take {milliseconds(0):.4f} ms meanwhile.",
-            tolerance=0.02,
-            mistakes=(
-                Mistake(milliseconds(2 * FLOAT * n), "One array was left out: y is read and written."),
-                Mistake(milliseconds(FLOAT * n), "That is the time for one array. Count each read and each write."),
-                Mistake(milliseconds(0), "That is the floor of the arithmetic. The higher floor counts."),
-                Mistake(milliseconds(3 * n), "Elements were counted as bytes: an fp32 number has 4."),
-            ),
-        ),
-        "5 Two floors and a roof",
-    )
 
 
 def traffic_of_a_chain(draw: Random) -> Aggregate:
@@ -109,31 +78,6 @@ def sectors_of_a_load(draw: Random) -> Number:
             ),
         ),
         "6 Coalescing: neighbours read neighbours",
-    )
-
-
-def turns_of_a_column(draw: Random) -> Number:
-    """A column of a padded tile"""
-    pitch = draw.choice((36, 40, 44, 48))
-    banks = 32
-    used = banks // gcd(pitch, banks)  # rows r and r + `used` lie in the same bank
-    turns = costs.ceil_div(WARP, used)
-    return Number(
-        f"A tile is declared `float tile[32][{pitch}]`. A warp reads a column, `tile[lane][5]`. In how many turns do "
-        "the banks serve it?",
-        Figure(
-            turns,
-            "turns",
-            f"Row r lies in bank ({pitch} r + 5) mod {banks}. {pitch} and {banks} share the factor {turns}, so only "
-            f"{used} banks are used, for {turns} words each.",
-            mistakes=(
-                Mistake(turns - 1, "That is the number of conflicts: turns beyond the first."),
-                Mistake(gcd(banks + 1, banks), "Not any padding helps. Which bank does row 8 lie in?"),
-                Mistake(banks, "That would be rows of 32 words. These are longer."),
-                Mistake(used, "That is the number of banks in use. How many words must each deliver?"),
-            ),
-        ),
-        "8 Bank conflicts",
     )
 
 
@@ -262,10 +206,8 @@ def meaning_of_silence(draw: Random) -> Votes:
 
 
 QUESTIONS: tuple[Source, ...] = (
-    floor_of_a_scaled_sum,
     traffic_of_a_chain,
     sectors_of_a_load,
-    turns_of_a_column,
     tile_of_a_product,
     lucky_race,
     line_to_mend,

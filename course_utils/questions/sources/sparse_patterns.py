@@ -9,7 +9,6 @@ from random import Random
 import torch
 
 from course_utils import costs, measured, patterns
-from course_utils.operators import choose_kernel
 from course_utils.patterns import Pattern
 from course_utils.questions.question import (
     Aggregate,
@@ -84,44 +83,6 @@ def what_a_mask_saves(draw: Random) -> Choice:
             ),
         ),
         read_again="1 Why: a mask saves nothing",
-    )
-
-
-def density_of_a_pattern(draw: Random) -> Number:
-    """Density of a pattern"""
-    length = draw.choice([512, 1024, 2048])
-    kind = draw.choice(["sliding_window", "streaming", "dilated"])
-    keys = length // draw.choice([4, 8])  # so many that the short first rows count
-    if kind == "sliding_window":
-        pattern, cut = patterns.sliding_window(keys), keys
-    elif kind == "streaming":
-        sinks = keys // 4
-        pattern, cut = patterns.streaming(sinks, keys - sinks), keys
-    else:
-        dilation = draw.choice([2, 4])
-        pattern, cut = patterns.dilated(keys // dilation, dilation), keys
-    pairs, causal = pattern.pairs(length), costs.attended_pairs(length, length, is_causal=True)
-    per_row = int(pattern.mask(1, length).sum())
-    name = pattern.name
-    return Number(
-        f"Which share of all L² pairs does `{name}` keep at L = {length:,}? Count the short rows at the start, too.",
-        Figure(
-            100 * pattern.density(length),
-            "%",
-            f"A late row has {per_row} keys, the first {cut} rows about half on average. "
-            f"Together {pairs:,} pairs of {length**2:,}, {pattern.density(length):.2%}: "
-            f"`patterns.{name}.density({length})`.",
-            tolerance=0.02,
-            mistakes=(
-                Mistake(
-                    100 * per_row / length,
-                    f"That is {per_row} keys for every row. The first rows have fewer.",
-                ),
-                Mistake(100 * pairs / causal, "That is the share of the causal pairs. Density counts all L² pairs."),
-                Mistake(100 * (1 - pairs / length**2), "That is the share that is hidden."),
-            ),
-        ),
-        read_again="2 One object, many pictures",
     )
 
 
@@ -300,62 +261,7 @@ def bytes_of_block_lists(draw: Random) -> Aggregate:
     )
 
 
-# ---------------------------------------------------------------------------------------------- 7 and 10 choosing
-
-
-def kernel_for_a_pattern(draw: Random) -> Choice:
-    """The kernel for a pattern"""
-    length, keys = 2048, draw.choice([4, 8])
-    part = length // keys  # one key of each query lies in each part of the sequence
-    anywhere = torch.randint(part, (length, keys), generator=torch.Generator().manual_seed(draw.randrange(2**31)))
-    drawn = anywhere + part * torch.arange(keys)
-    pattern, described = draw.choice(
-        [
-            (patterns.streaming(4, 128), "the first 4 keys and the last 128"),
-            (patterns.dilated(32, 8), "every 8th key back, 32 of them"),
-            (patterns.bigbird(TILE, 1, 1, 2), "BigBird: a global block, the own block, two random blocks"),
-            (patterns.power_of_two(), "the keys 1, 2, 4, 8 … back"),
-            (
-                patterns.from_csr(torch.arange(0, length * keys + 1, keys), drawn.flatten()),
-                f"for each query {keys} keys of its own, anywhere",
-            ),
-        ]
-    )
-    right = choose_kernel(pattern, length).kernel
-    said = {
-        "range": (
-            "`range.cu`: which tiles to visit is arithmetic",
-            "Five integers say which keys every row sees, also in residue classes: no list is needed.",
-            "A row must see one range of keys beside the sinks, with ends that never fall. Here it does not.",
-        ),
-        "block_sparse": (
-            "`block_sparse.cu`: lists of blocks, with bits for partial ones",
-            "The rows are not ranges. Neighbouring queries share blocks of keys, and a block is loaded once for all "
-            "of them.",
-            "Lists take any pattern. But here another kernel is faster, or as fast without lists.",
-        ),
-        "csr_gather": (
-            "`csr_gather.cu`: the keys of each row, one by one",
-            "Nearly every block holds a pair, and nearly nothing of it is useful.",
-            "It reads K and V again for every pair. That pays only where queries share next to nothing.",
-        ),
-    }
-    return Choice(
-        f"L = {length:,}, forward pass only. The pattern: {described}. Which kernel does `sparse_attention` choose?",
-        shuffled(
-            draw,
-            *(
-                Option(text, why_right if kernel == right else why_wrong, right=kernel == right)
-                for kernel, (text, why_right, why_wrong) in said.items()
-            ),
-            Option(
-                "Dense attention with the mask set to −∞",
-                "It visits every tile, whatever the pattern hides.",
-            ),
-        ),
-        read_again="7 Every pattern at once",
-        kind="scenario",
-    )
+# ---------------------------------------------------------------------------------------------- 10 choosing
 
 
 def what_can_be_reached(draw: Random) -> Votes:
@@ -490,12 +396,10 @@ def pattern_for_the_data(draw: Random) -> Choice:
 
 QUESTIONS = (
     what_a_mask_saves,
-    density_of_a_pattern,
     tiles_of_three_patterns,
     tiles_not_pairs,
     sorted_by_residue,
     bytes_of_block_lists,
-    kernel_for_a_pattern,
     what_can_be_reached,
     pattern_for_a_recall,
     pattern_for_the_data,
