@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
+import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,15 +21,35 @@ from course_utils.launches import hopper
 from course_utils.launches.broken import BROKEN
 from course_utils.launches.chapters import course_launches, hard_launches
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
+from course_utils.toolchain.source import read_kernel
 from course_utils.widgets.player import player
 from course_utils.widgets.player_page import page
 
 HOPPER_KEYS, HOPPER_DIM = 128, 64  # of the launches of chapter 07's ladder
+COMMAND = ".venv/bin/python -m course_utils record"
+
+
+@dataclass(frozen=True)
+class NamedLaunch:
+    """A launch of the course. run: makes it. kernel: its file, for `read_kernel`; "" for a broken kernel, which is a
+    file with a change. words: what it shows; "" if the header of the kernel's file says it."""
+
+    run: Callable[[], object]
+    kernel: str = ""
+    words: str = ""
+
+    @property
+    def shows(self) -> str:
+        """What it shows, in one sentence."""
+        return re.split(r"(?<=\.) ", self.words or _header(self.kernel))[0]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("launch", metavar="KERNEL", help='a launch of course_utils/launches, such as "transpose_tiled"')
+    parser.add_argument(
+        "launch", metavar="KERNEL", nargs="?", help='a launch of the course, such as "transpose_tiled"; --list has all'
+    )
+    parser.add_argument("--list", action="store_true", help="list the launches, with what each shows")
     parser.add_argument(
         "--block", type=_block, default=(0, 0, 0), metavar="X,Y,Z", help="which block of the grid; default 0,0,0"
     )
@@ -43,29 +66,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Carry out `record` and return the exit status: 0, or 1 where nothing could be recorded or written."""
+    if options.list:
+        print(listing())
+        return 0
     try:
+        if options.launch is None:
+            raise ValueError(f"KERNEL: missing, takes a launch's name; {COMMAND} --list has them")
         if options.html and not options.html.parent.is_dir():
             raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
         if options.html and options.html.is_dir():
             raise FileNotFoundError(f"--html {options.html}: is a folder, takes the name of a file")
-        recording = record(find_launch(options.launch), block=options.block, launch=options.number, limit=options.limit)
+        recording = record(
+            find_launch(options.launch).run, block=options.block, launch=options.number, limit=options.limit
+        )
         print(summary(recording))
         if options.html:
             text = page(player(*recording.packed()))
             options.html.write_text(text, encoding="utf-8")
-            print(f"written: {options.html}, {len(text) / 2**20:.1f} MiB")
+            print(f"written: {options.html}, {len(text) / 2**20:.1f} MiB; open it in a browser")
+        else:
+            print(
+                f"To step through it: {COMMAND} {shlex.quote(options.launch)} --html FILE, then open FILE in a browser."
+            )
     except (CompileError, KernelError, LaunchError, OSError, ValueError) as error:
         print(f"record: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def find_launch(name: str) -> Callable[[], object]:
+def listing() -> str:
+    """The names that the command takes, each with what its launch shows."""
+    launches = launches_by_name()
+    width = max(map(len, launches))
+    return "\n".join(f"{name:{width}}  {launch.shows}" for name, launch in launches.items())
+
+
+def find_launch(name: str) -> NamedLaunch:
     """The launch of this name. If there is none, raises ValueError with the names most like it."""
     launches = launches_by_name()
     if name not in launches:
         stem = name.rpartition("/")[2].removesuffix(".cu")
-        near = [one for one in launches if stem in one] or [one for one, file in _files().items() if stem in file]
+        near = [one for one in launches if stem in one] or [one for one in launches if stem in launches[one].kernel]
         near = near or difflib.get_close_matches(stem, launches, 8, 0.4) or list(launches)
         more = f" and {len(near) - 12} more" if len(near) > 12 else ""
         raise ValueError(
@@ -74,21 +115,24 @@ def find_launch(name: str) -> Callable[[], object]:
     return launches[name]
 
 
-def launches_by_name() -> dict[str, Callable[[], object]]:
+def launches_by_name() -> dict[str, NamedLaunch]:
     """The launches of the chapters, the broken kernels and the ladder of chapter 07, by name."""
-    found: dict[str, Callable[[], object]] = {}
-    for name, launch in (course_launches() | hard_launches()).items():
-        found[name] = launch.run
-    for name in BROKEN:
-        found[f"broken {name}"] = partial(_run_broken, name)
+    found = {
+        name: NamedLaunch(launch.run, kernel=launch.source)
+        for name, launch in (course_launches() | hard_launches()).items()
+    }
+    for name, broken in BROKEN.items():
+        found[f"broken {name}"] = NamedLaunch(partial(_run_broken, name), words=broken.symptom)
     for step in hopper.LADDER:
-        found[f"hopper {step.file.rpartition('/')[2].removesuffix('.cu')}"] = partial(_run_hopper, step)
+        name = f"hopper {step.file.rpartition('/')[2].removesuffix('.cu')}"
+        found[name] = NamedLaunch(partial(_run_hopper, step), kernel=step.file)
     return found
 
 
-def _files() -> dict[str, str]:
-    """The kernel file of each launch of the chapters, by its name."""
-    return {name: launch.source for name, launch in (course_launches() | hard_launches()).items()}
+def _header(kernel: str) -> str:
+    """What the first paragraph of a kernel's header says, behind the file's name."""
+    paragraph = re.match(r"(?://(?: .*)?\n)*?(?=//\s*\n|[^/])", f"{read_kernel(kernel)}")[0]
+    return " ".join(paragraph.replace("//", " ").split()).partition(" — ")[2]
 
 
 def _run_broken(name: str) -> None:

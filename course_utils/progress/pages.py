@@ -55,7 +55,7 @@ def chapter_summary(state: ChapterState, new: Sequence[Achievement]) -> str:
 
 
 def chapter_page(state: ChapterState, new: Sequence[Achievement], steps: Sequence[Step]) -> str:
-    """A chapter's questions and exercises, the achievements that are new, and what comes next."""
+    """What comes next, a chapter's questions and exercises, and the achievements that are new."""
     rows = [_row("Run to its end", _run(state))]
     if state.questions:
         rows.append(_row("Questions right", _bar("questions right", state.questions_right, len(state.questions))))
@@ -68,19 +68,19 @@ def chapter_page(state: ChapterState, new: Sequence[Achievement], steps: Sequenc
         rows.append(_row(f"Exercise {link}", _exercise_bar(one, standing)))
     table = f'<table class="ak-course ak-chapter"><tbody>{"".join(rows)}</tbody></table>'
     reached = [f"<strong>{escape(one.name)}</strong>: {escape(one.description)}" for one in new]
-    return table + _list("New achievements", reached) + _steps(steps)
+    return _steps(steps) + table + _list("New achievements", reached)
 
 
 def chapter_text(
     state: ChapterState, new: Sequence[Achievement], steps: Sequence[Step], details: Sequence[str] = ()
 ) -> str:
     """The chapter's page as plain text. details: more lines, after the exercises."""
-    lines = [chapter_title(state), chapter_summary(state, new)]
+    lines = [chapter_title(state), chapter_summary(state, new), "", *_next_lines(steps)]
     lines += _block("Open questions", (f"{catalog.title(one)} ({one})" for one in state.open_questions))
     lines += _block("Exercises", (f"{one}: {points(standing)}" for one, standing in state.exercises.items()))
     lines += details
     lines += _block("New achievements", (f"{one.name}: {one.description}" for one in new))
-    return "\n".join([*lines, *_next_lines(steps)])
+    return "\n".join(lines)
 
 
 def guesses_in_words(overview: Overview) -> str:
@@ -111,7 +111,7 @@ def course_summary(states: Sequence[ChapterState], reached: Sequence[Achievement
 
 
 def course_page(states: Sequence[ChapterState], reached: Sequence[Achievement], steps: Sequence[Step]) -> str:
-    """Every chapter with its questions and exercises, every achievement, and what comes next."""
+    """What comes next, every chapter with its questions and exercises, and every achievement."""
     rows = []
     for state in states:
         title = f"{state.chapter.number} · {state.chapter.title}"
@@ -122,7 +122,7 @@ def course_page(states: Sequence[ChapterState], reached: Sequence[Achievement], 
         rows.append(_row(_link(title, notebook(state.chapter.slug)), _run(state), *bars))
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Chapter", "Run to its end", "Questions", "Exercises"))
     table = f'<table class="ak-course"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    return table + _steps(steps) + _achievements(reached)
+    return _steps(steps) + table + _achievements(reached)
 
 
 def course_text(
@@ -137,11 +137,18 @@ def course_text(
         right = _share(state.questions_right, len(state.questions))
         done = _share(state.exercises_done, len(state.exercises))
         table.append((f"{state.chapter.number} · {state.chapter.title}", _run(state), right, done))
-    lines = [aligned(table), "", textwrap.fill(course_summary(states, reached), COLUMNS), *details]
+    lines = [
+        *_next_lines(steps),
+        "",
+        aligned(table),
+        "",
+        textwrap.fill(course_summary(states, reached), COLUMNS),
+        *details,
+    ]
     lines += _block("Achievements", (f"{one.name} ({day(one.when)}): {one.description}" for one in reached if one.when))
     open_ones = (f"{one.name} ({one.progress}): {one.description}" for one in reached if not one.reached)
     lines += _block("To be reached", open_ones)
-    return "\n".join([*lines, *_next_lines(steps)])
+    return "\n".join(lines)
 
 
 def _totals(states: Sequence[ChapterState]) -> tuple[int, ...]:
@@ -176,7 +183,7 @@ def _block(heading: str, lines: Iterable[str]) -> list[str]:
 
 
 def _next_lines(steps: Sequence[Step]) -> list[str]:
-    return _block("Next", (f"{step.words}: {step.path}" for step in steps)) or ["", DONE]
+    return _block("Next", (f"{step.words}: {step.path}" for step in steps))[1:] or [DONE]
 
 
 def _row(heading: str, *cells: str) -> str:

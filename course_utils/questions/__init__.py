@@ -9,6 +9,9 @@ Each wrong option, statement and `Mistake` says why it is wrong without giving t
 without a `Mistake` the learner hears by which factor it is off; powers of 2, 1000 in place of 1024, and MB in place of
 MiB are recognised.
 
+The id of a question that is taken out goes into tests/progress/ids_of_november_2026.txt: learners have answered it, so
+no other question may have it.
+
 tests/questions/test_sources.py finds the question and draws it for ten seeds (`make test-all`: 50). A numeric one has a
 row in `COUNTS` of test_keys.py, where its figures are counted in another way from its text; a trade-off has one in
 `COSTS` of test_choices.py, with what an option costs. To see a question:

@@ -25,9 +25,15 @@ def test_it_says_what_was_reached_and_what_comes_next(capsys, graded):
     progress.record_finished("00_start_here")
     assert __main__.main(["progress"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split("  ")[0] == "chapter"
-    assert lines[1].startswith("00 · Start here") and lines[1].split()[-4:] == "1 of 2 none".split()
-    assert lines[2].startswith("00 · Memory and tools") and lines[2].split()[-6:] == "0 of 2 1 of 1".split()
+    assert lines[:4] == [
+        "Next:",
+        "  Answer the 1 open question of chapter 00: notebooks/00_start_here.ipynb",
+        "  Run chapter 01, Attention basics: notebooks/01_attention_basics.ipynb",
+        "",
+    ]
+    assert lines[4].split("  ")[0] == "chapter"
+    assert lines[5].startswith("00 · Start here") and lines[5].split()[-4:] == "1 of 2 none".split()
+    assert lines[6].startswith("00 · Memory and tools") and lines[6].split()[-6:] == "0 of 2 1 of 1".split()
     start = next(n for n, line in enumerate(lines) if line.startswith("exercise "))
     rows = lines[start + 1 : start + 1 + len(EXERCISE_IDS)]
     assert [row.split()[0] for row in rows] == list(EXERCISE_IDS)
@@ -36,10 +42,6 @@ def test_it_says_what_was_reached_and_what_comes_next(capsys, graded):
     assert f"  {EXERCISE_IDS[1]}: the mask is off by one" in lines
     assert any(line.startswith("  First kernel (20") for line in lines)
     assert "  Race hunter (0 of 1): " in "\n".join(lines)
-    assert lines[-2:] == [
-        "  Answer the 1 open question of chapter 00: notebooks/00_start_here.ipynb",
-        "  Run chapter 01, Attention basics: notebooks/01_attention_basics.ipynb",
-    ]
 
 
 def test_everything_done_is_said(capsys, graded, catalogue):
@@ -51,7 +53,7 @@ def test_everything_done_is_said(capsys, graded, catalogue):
         progress.record_finished(slug)
     assert __main__.main(["progress"]) == 0
     out = capsys.readouterr().out
-    assert out.endswith("\nEvery chapter, question and exercise is done.\n") and "To be reached" not in out
+    assert out.startswith("Every chapter, question and exercise is done.\n\nchapter ") and "To be reached" not in out
     assert "15 of 15 achievements" in out
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from course_utils.course import CHAPTERS
 from course_utils.grading.catalog import EXERCISE_IDS, IN_SECOND_NOTEBOOK, exercises_of_notebook
-from course_utils.progress import Answered, Finished, Overview, Standing, achievements
+from course_utils.progress import Answered, Finished, Overview, Standing, achievements, store
 from course_utils.progress.state import ONE_NOTEBOOK_UNTIL, chapter_state, chapter_states, finished, next_steps
 from course_utils.questions.catalog import question, question_ids, source, title
 
@@ -19,7 +19,7 @@ BEFORE, AFTER = ONE_NOTEBOOK_UNTIL - timedelta(days=9), ONE_NOTEBOOK_UNTIL + tim
 
 
 def ids(kind: str) -> list[str]:
-    """Of "chapters", "questions" or "exercises"."""
+    """Of "chapters", "questions", "exercises" or "questions taken out since"."""
     text = (Path(__file__).parent / "ids_of_november_2026.txt").read_text(encoding="utf-8")
     return text.split(f"# {kind}\n")[1].split("\n#")[0].split()
 
@@ -60,10 +60,33 @@ def test_an_old_file_keeps_every_mark_and_every_achievement(all_done):
 
 def test_the_questions_and_exercises_of_then_are_there_once():
     asked = [one for chapter in CHAPTERS for one in question_ids(chapter.slug)]
-    assert sorted(asked) == sorted(set(asked)) and set(ids("questions")) <= set(asked)
+    assert sorted(asked) == sorted(set(asked))
+    assert set(ids("questions")) - set(ids("questions taken out since")) <= set(asked)
     led_to = [one for chapter in CHAPTERS for one in exercises_of_notebook(chapter.slug)]
     assert sorted(led_to) == sorted(set(led_to)) and set(ids("exercises")) <= set(led_to)
     assert set(IN_SECOND_NOTEBOOK) <= set(led_to)
+
+
+def test_no_question_has_the_id_of_one_that_was_taken_out():
+    """Whoever answered the old one would else have answered the new one."""
+    asked = {one for chapter in CHAPTERS for one in question_ids(chapter.slug)}
+    assert asked.isdisjoint(ids("questions taken out since"))
+
+
+def test_an_answer_to_a_question_that_was_taken_out_stays_in_the_file_and_counts_nowhere():
+    for one in ids("questions taken out since"):
+        store.record_answer(one, True, 1, 0)
+    kept = store.overview()
+    assert [one.question for one in kept.questions] == ids("questions taken out since")
+    assert not any(state.questions_right for state in chapter_states(kept))
+    assert not any(one.done for one in achievements.achievements(kept))
+    left = [one for chapter in CHAPTERS for one in question_ids(chapter.slug)]
+    for one in left:
+        store.record_answer(one, True, 1, 0)
+    kept = store.overview()
+    assert sum(state.questions_right for state in chapter_states(kept)) == len(left)
+    (every,) = (one for one in achievements.achievements(kept) if one.name == "Every question")
+    assert every.reached and every.done == every.of == len(left)
 
 
 @pytest.mark.parametrize("chapter", SECOND, ids=lambda one: one.slug)
