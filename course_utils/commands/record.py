@@ -7,6 +7,7 @@ import difflib
 import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ from course_utils.widgets.player import player
 from course_utils.widgets.player_page import page
 
 HOPPER_KEYS, HOPPER_DIM = 128, 64  # of the launches of chapter 07's ladder
+LONGEST = 100  # characters of what a launch shows
 COMMAND = ".venv/bin/python -m course_utils record"
 
 
@@ -40,8 +42,9 @@ class NamedLaunch:
 
     @property
     def shows(self) -> str:
-        """What it shows, in one sentence."""
-        return re.split(r"(?<=\.) ", self.words or _header(self.kernel))[0]
+        """What it shows, in a line: the first sentence, or what of it fits."""
+        sentence = re.split(r"(?<=\.) ", self.words or _header(self.kernel))[0]
+        return textwrap.shorten(sentence, LONGEST, placeholder=" …")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,18 +79,16 @@ def run(options: argparse.Namespace) -> int:
             raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
         if options.html and options.html.is_dir():
             raise FileNotFoundError(f"--html {options.html}: is a folder, takes the name of a file")
-        recording = record(
-            find_launch(options.launch).run, block=options.block, launch=options.number, limit=options.limit
-        )
+        launch = find_launch(options.launch).run
+        recording = record(launch, block=options.block, launch=options.number, limit=options.limit)
         print(summary(recording))
         if options.html:
             text = page(player(*recording.packed()))
             options.html.write_text(text, encoding="utf-8")
             print(f"written: {options.html}, {len(text) / 2**20:.1f} MiB; open it in a browser")
         else:
-            print(
-                f"To step through it: {COMMAND} {shlex.quote(options.launch)} --html FILE, then open FILE in a browser."
-            )
+            again = f"{COMMAND} {shlex.quote(options.launch)} --html FILE"
+            print(f"To step through it: {again}, then open FILE in a browser.")
     except (CompileError, KernelError, LaunchError, OSError, ValueError) as error:
         print(f"record: {error}", file=sys.stderr)
         return 1

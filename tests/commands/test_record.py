@@ -23,8 +23,31 @@ def test_the_findings_of_a_broken_kernel_are_listed_with_their_steps(capsys):
     assert re.search(r"racecheck: .*, line \d+, steps [\d,]+ and [\d,]+", capsys.readouterr().out)
 
 
+def test_without_a_page_it_says_how_to_look_at_the_recording(tmp_path, capsys):
+    hint = "To step through it: .venv/bin/python -m course_utils record {} --html FILE, then open FILE in a browser.\n"
+    assert main(["record", "two_ways"]) == 0
+    assert capsys.readouterr().out.endswith(hint.format("two_ways"))
+    assert main(["record", "broken missing_sync_after_load"]) == 0
+    assert capsys.readouterr().out.endswith(hint.format("'broken missing_sync_after_load'"))
+    assert main(["record", "two_ways", "--html", str(tmp_path / "a.html")]) == 0
+    assert "To step through it" not in capsys.readouterr().out
+
+
+def test_the_list_has_every_name_with_a_line_of_what_it_shows(capsys):
+    assert main(["record", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(names := list(launches_by_name()))
+    for name, line in zip(names, lines, strict=True):
+        assert line.startswith(f"{name}  ") and len(line.removeprefix(name).strip()) >= 20, line
+    shown = dict(zip(names, (line.split("  ", 1)[1].strip() for line in lines), strict=True))
+    assert shown["vector_add"] == "c = a + b, one thread per element: about the smallest kernel there is."
+    assert shown["broken unpadded_transpose"].startswith("Right numbers, slower: the 32 lanes of a warp read")
+    assert shown["hopper step1_wgmma"] == "FlashAttention forward by wgmma, Hopper's own matrix products."
+
+
 def test_wrong_input_is_named(tmp_path, capsys):
     cases = {
+        (): "KERNEL: missing, takes a launch's name; .venv/bin/python -m course_utils record --list has them",
         ("transpos",): "KERNEL: got 'transpos', takes a launch's name, such as 'transpose_naive'",
         ("two_ways", "--block", "5"): "block",
         ("two_ways", "--launch", "1"): "makes no launch number 1; it makes 0: two_ways()",
