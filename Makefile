@@ -83,8 +83,8 @@ test-tests:
 # A notebook waits for its kernel, its compilers and its children: two at once take the time of one. Half of that time
 # goes into pictures: `make test` draws fully those that its small site shows, `make test-all` all.
 test-notebooks:
-	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs -p tests.helpers.forked_kernels \
-	    $(if $(EXHAUSTIVE),,--small-site) -n $(JOBS) --dist loadfile $(NBVAL))
+	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs -p tests.helpers.recorded_outputs \
+	    -p tests.helpers.forked_kernels $(if $(EXHAUSTIVE),,--small-site) -n $(JOBS) --dist loadfile $(NBVAL))
 
 # The site shows what nbval has just run. One process for it and for JupyterLab: PyTorch and Chromium start once.
 test-pages:

@@ -1,4 +1,4 @@
-"""`make outputs`: runs chapters and saves what a reader on GitHub should see: their listings, pictures and findings.
+"""`make outputs`: runs chapters and saves what a reader on GitHub should see: listings, pictures, findings, records.
 
 Cells that show a kernel or a picture get the tag `keep_output`. Of all other saved outputs nothing changes: they may be
 of a GPU.
@@ -15,15 +15,16 @@ from course_utils.site import widgets
 from course_utils.site.execute import execute
 
 ROOT = Path(__file__).resolve().parents[1]
-GUESS = "data-guess="
+SEEN = re.compile(rf"{re.escape(FRAME)}|data-guess=|\b20\d\d-\d\d-\d\d\b")  # the date is of a record
 LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILINE)
 
 
 def is_seen(outputs: list[nbformat.NotebookNode]) -> bool:
-    """Whether a picture is among a cell's outputs, a page in the course's frame, or what a guess holds back."""
+    """Whether a cell's outputs have a picture, a page in the course's frame, what a guess holds back, or a record."""
     shown = [output.get("data", {}) for output in outputs]
-    pages = [data.get("text/html", "") for data in shown]
-    return any("image/png" in data for data in shown) or any(FRAME in page or GUESS in page for page in pages)
+    texts = [output.get("text", "") for output in outputs]
+    texts += [data.get(kind, "") for data in shown for kind in ("text/html", "text/plain")]
+    return any("image/png" in data for data in shown) or any(SEEN.search(text) for text in texts)
 
 
 def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) -> nbformat.NotebookNode:

@@ -100,3 +100,18 @@ def test_the_bar_below_leads_to_an_exercise(chapter_page, follow):
     exercise_link.scroll_into_view_if_needed()
     screenshots.save(chapter_page, "navigation-bottom")
     follow(exercise_link, f"exercises/{exercise_id}.ipynb")
+
+
+def test_the_file_browser_tells_the_notebooks_apart(only_page):
+    only_page.evaluate("""async () => {
+        await jupyterapp.commands.execute("filebrowser:activate");
+        await jupyterapp.commands.execute("filebrowser:go-to-path", { path: "notebooks" });
+    }""")
+    names = only_page.locator(".jp-DirListing-itemText")
+    names.filter(has_text=CHAPTERS[-1].slug).wait_for()
+    shown = names.evaluate_all("""(all) => all.map((one) => {
+        const share = Math.min(1, one.clientWidth / one.scrollWidth);
+        return one.innerText.slice(0, Math.floor(share * one.innerText.length) - (share < 1 ? 2 : 0));  // less the dots
+    })""")
+    screenshots.save(only_page, "file-browser")
+    assert len(shown) >= len(CHAPTERS) and len(set(shown)) == len(shown), shown

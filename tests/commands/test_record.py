@@ -38,7 +38,7 @@ def test_the_list_has_every_name_with_a_line_of_what_it_shows(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(names := list(launches_by_name()))
     for name, line in zip(names, lines, strict=True):
-        assert line.startswith(f"{name}  ") and len(line.removeprefix(name).strip()) >= 20, line
+        assert line.startswith(f"{name}  ") and len(line.removeprefix(name).strip()) >= 15, line
     shown = dict(zip(names, (line.split("  ", 1)[1].strip() for line in lines), strict=True))
     assert shown["vector_add"] == "c = a + b, one thread per element: about the smallest kernel there is."
     assert shown["broken unpadded_transpose"].startswith("Right numbers, slower: the 32 lanes of a warp read")

@@ -68,6 +68,10 @@ def test_the_paths_of_chapter_00_are_those_of_the_course_with_their_times():
         assert abs(off) <= minutes.STEP * len(path.legs), WRITE
 
 
+def test_the_course_is_read_in_less_than_eleven_hours_with_its_questions():
+    assert sum(round(minutes.chapter_reading(one.slug).minutes) for one in CHAPTERS) < 11 * 60
+
+
 def test_the_way_to_the_end_of_chapter_01_is_counted():
     text = (ROOT / "docs" / "first_steps.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| (\d+) \|.*\| (\d*) ?\|$", text, re.MULTILINE))
