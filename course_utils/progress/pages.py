@@ -137,14 +137,8 @@ def course_text(
         right = _share(state.questions_right, len(state.questions))
         done = _share(state.exercises_done, len(state.exercises))
         table.append((f"{state.chapter.number} · {state.chapter.title}", _run(state), right, done))
-    lines = [
-        *_next_lines(steps),
-        "",
-        aligned(table),
-        "",
-        textwrap.fill(course_summary(states, reached), COLUMNS),
-        *details,
-    ]
+    lines = [*_next_lines(steps), "", aligned(table), ""]
+    lines += [textwrap.fill(course_summary(states, reached), COLUMNS), *details]
     lines += _block("Achievements", (f"{one.name} ({day(one.when)}): {one.description}" for one in reached if one.when))
     open_ones = (f"{one.name} ({one.progress}): {one.description}" for one in reached if not one.reached)
     lines += _block("To be reached", open_ones)

@@ -112,6 +112,7 @@ def test_the_card_of_the_course_shows_every_chapter_and_achievement(jupyter, gra
         f"0 of {len(EXERCISE_IDS)} exercises done. 1 of 15 achievements."
     )
     assert page.count('<th scope="row">') == chapters + 15 and page.count("✓ ") == 1
+    assert page.startswith("<h3>Next</h3>")
     assert page.index("First chapter") < page.index("Counted before measured")
 
 
