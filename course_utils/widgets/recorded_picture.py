@@ -19,6 +19,7 @@ LINES = 15  # of the source
 WIDTH = 78  # letters of a line of it
 ROWS, COLUMNS = 48, 64  # cells of an array that are seen at most
 BANKS, BANK_BYTES = 32, 4
+MOST_COLUMNS = 256  # of an array in shared memory; as in js/player/memory.js
 OLDEST = 5  # barriers: older writes have the same colour
 _WRITES = ("write", "atomic", "copy write")
 
@@ -127,7 +128,8 @@ def _grid(meta: Mapping, number: int) -> Grid:
         dtype = next((one["dtype"] for one in meta["arrays"] if "float" in one["dtype"]), "float32")
     size = 8 // len(recorded.numbers(np.zeros(8, np.uint8), dtype))
     total = -(-max(array["low"] + array["bytes"], array["itemsize"] * int(np.prod(array["shape"]))) // size)
-    if array["dtype"] == "bytes" or len(shape) < 2:
+    is_long = array["space"] == "shared" and columns > MOST_COLUMNS  # a tile that is declared as one long row
+    if array["dtype"] == "bytes" or len(shape) < 2 or is_long:
         columns = min(total, BANKS * BANK_BYTES // size)
     return Grid(number, dtype, size, max(1, columns), -(-total // max(1, columns)))
 

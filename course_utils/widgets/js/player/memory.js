@@ -3,6 +3,8 @@
 const ALARM = "#b3261e"; // on a cell, whose colours and white rim are the same in both themes
 const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400, low: 225 };
 
+const MOST_COLUMNS = 256; // of shared memory: a tile that is declared as one long row has the width of the banks
+
 // How an array lies as a matrix: its type, and the rows and columns of elements. The components of a vector stand side by
 // side. lead: places before the first element, where each column is a bank and the array begins at another than the first.
 function matrixOf(rec, view) {
@@ -12,7 +14,8 @@ function matrixOf(rec, view) {
   const total = Math.floor(wholeBytes(array) / size);
   const shape = array.dtype === "bytes" ? [] : shapeOfRows(array);
   const areBanks = array.dtype === "bytes" || (view.byBank && array.space === "shared");
-  const columns = Math.max(1, areBanks ? (4 * BANKS) / size : shape.length > 1 ? shape.at(-1) : Math.min(total, BANKS));
+  const isLong = array.space === "shared" && shape.at(-1) > MOST_COLUMNS;
+  const columns = Math.max(1, areBanks || isLong ? (4 * BANKS) / size : shape.length > 1 ? shape.at(-1) : Math.min(total, BANKS));
   const lead = areBanks ? Math.floor((array.begin % (4 * BANKS)) / size) : 0;
   return { array, type, size, columns, rows: Math.ceil((lead + total) / columns), total, lead };
 }

@@ -388,15 +388,25 @@ function clashesOf(rec, step) {
 // Returns whether there are any.
 export async function findHazards(rec) {
   const found = [];
+  rec.racing = new Set(); // the places of two steps of different warps that race
   let until = performance.now() + SLICE / 2; // a step that somebody takes now is drawn in the same 16 ms
   for (let step = 0; step < rec.count; step++) {
-    if (hazardsOf(rec, step).length) found.push(step);
+    const hazards = hazardsOf(rec, step);
+    if (hazards.length) found.push(step);
+    for (const { other } of hazards) if (rec.steps.warp[other] !== rec.steps.warp[step]) rec.racing.add(placesOf(rec, step, other));
     if (performance.now() < until) continue;
     await new Promise((resume) => { setTimeout(resume); });
     until = performance.now() + SLICE / 2;
   }
   rec.hazards = { start: [0, found.length], step: found };
   return found.length > 0;
+}
+
+const placesOf = (rec, step, other) => `${rec.steps.place[step]} ${rec.steps.place[other]}`;
+
+// Whether what races at two steps of one warp races between warps, too, in the same lines; known once the hazards are.
+export function racesBetweenWarps(rec, step, other) {
+  return rec.racing?.has(placesOf(rec, step, other)) ?? false;
 }
 
 // The next step with a hazard after `step` (backwards: the last one before it), or -1; also before they have been found.

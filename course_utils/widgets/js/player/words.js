@@ -107,7 +107,7 @@ function engineOf(rec, step) {
 }
 
 // Where an mbarrier lies: in an array of them, or among other bytes.
-const placeOfMbarrier = (array, offset) => (array.itemsize === 8 ? elementName(array, offset) : `${array.name} + ${bytes(offset)}`);
+const placeOfMbarrier = (array, offset) => (array.itemsize === 8 ? elementName(array, offset) : `${array.name} + ${offset}`);
 
 const mbarrier = (rec, step) => `mbarrier at ${placeOfMbarrier(rec.arrays[rec.steps.array[step]], rec.steps.extra[step])}`;
 
@@ -172,7 +172,8 @@ function hazardWords(rec, step, hazards, other) {
   if (other > step) return `Hazard: ${who} ${deed} where a copy under way lands at ${when}, and nobody has waited for it.`;
   if (warp[other] >= 0 && warp[other] === warp[step]) {
     const over = rec.reads.has(rec.steps.op[step]) ? "what another lane of the warp wrote" : "over what another lane of the warp read";
-    return `Hazard: ${who} ${deed} ${over} at ${when}, and no __syncwarp() stands between.`;
+    const barrier = racesBetweenWarps(rec, step, other) ? "__syncthreads()" : "__syncwarp()"; // which orders the lanes of a warp, too
+    return `Hazard: ${who} ${deed} ${over} at ${when}, and no ${barrier} stands between.`;
   }
   const whose = warp[other] < 0 ? engineOf(rec, other).replace("The", "the") : `warp ${warp[other]}`;
   const what = rec.reads.has(rec.steps.op[step]) ? `what ${whose} wrote` : `over what ${whose} ${rec.reads.has(rec.steps.op[other]) ? "read" : "wrote"}`;
