@@ -66,8 +66,9 @@ def record(
     that has failed it may run for a tenth.
 
     All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
-    g++ is the compiler, but for pointers, references and unions; a variable is unknown until it is set. Not
-    recorded: __device__ and __constant__ variables. A struct that a function returns is seen by what it changes in
+    g++ is the compiler, but for pointers, references and unions; a variable is unknown until it is set. Where one of
+    them refers to a struct in shared memory, the struct's members are arrays with names of their own. Not recorded:
+    __device__ and __constant__ variables. A struct that a function returns is seen by what it changes in
     memory, within the first 4 MiB of what the launch may write. What another block writes, and what the compiler does
     not report, is a step of nobody (warp -1) before the block reads it.
 
