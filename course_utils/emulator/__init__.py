@@ -18,6 +18,7 @@
     recorder.py    record(): one block             raw_recording.py what a recorded launch takes and leaves
     recording.py   the recording, packed           recorded.py      what it consists of
     frames.py      where local variables are       origins.py       who wrote a byte, what went into it
+    struct_members.py  what lies in shared memory  debug_types.py   the types of both
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator does
 not imitate: the order in which a GPU runs threads between barriers (here: one after the other, the first one or, by

@@ -13,20 +13,33 @@ from typing import Any, NamedTuple
 
 from elftools.elf.elffile import ELFFile
 
+from course_utils.emulator import debug_types, struct_members
+from course_utils.emulator.debug_types import (
+    NAMES_OF_STRUCTS,
+    SIZES,
+    STRUCTS,
+    attribute,
+    bounds,
+    name_of,
+    size_of,
+    type_of,
+)
 from course_utils.emulator.library_tables import full_names, kept
+from course_utils.emulator.struct_members import Member, layout, member_of, pointed_at
+
+READERS = tuple(Path(file) for file in (__file__, debug_types.__file__, struct_members.__file__))
 
 FRAME_REGISTERS = {"EM_X86_64": 6, "EM_AARCH64": 29}  # rbp and x29, as DWARF numbers them
 FRAME_OFFSET, REGISTER_OFFSET = 0x91, 0x70  # DWARF's DW_OP_fbreg and DW_OP_breg0
-NAMES_OF_STRUCTS = {"__half": "half", "__nv_bfloat16": "bfloat16", "__nv_fp8_e4m3": "float8_e4m3"}
-STRUCTS = ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
+POINTER_BYTES = 8
 MOST_BYTES = 4096  # of a variable that is recorded
-SIZES = (1, 2, 4, 8)  # of numbers that are recorded
 TENSOR_MAP = "TensorMap"  # a struct whose words say nothing to a reader
 
 
 class Variable(NamedTuple):
     """A local variable, or a member of one, of `count` elements of `bytes` each, at `offset` from the frame's
-    register."""
+    register. target: what it refers to or points at, if that has members; of such a variable only where it points into
+    shared memory is recorded."""
 
     name: str
     type: str
@@ -35,6 +48,7 @@ class Variable(NamedTuple):
     bytes: int
     count: int
     is_parameter: bool
+    target: Member | None = None
 
     @property
     def words(self) -> int:
@@ -53,27 +67,23 @@ class Function(NamedTuple):
     returns: int = 0
 
 
-class Shared(NamedTuple):
-    """What an element of a __shared__ variable is, by the variable's offset in shared memory."""
-
-    offset: int
-    type: str
-    bytes: int
-    shape: tuple[int, ...]
-
-
 def functions(library: Path) -> list[Function]:
     """Those that have variables of the learner's files, or return a struct, by ascending addresses."""
     found = [
-        Function(name, start, end, [Variable(n, t, tuple(shape), *rest) for n, t, shape, *rest in variables], returns)
-        for name, start, end, variables, returns in kept(library, _read, Path(__file__))[0]
+        Function(name, start, end, [_variable(*one) for one in variables], returns)
+        for name, start, end, variables, returns in kept(library, _read, *READERS)[0]
     ]
     return [function for function in found if function.variables or function.returns]
 
 
-def shared_variables(library: Path) -> list[Shared]:
-    """The __shared__ variables whose elements are numbers of up to 4 bytes."""
-    return [Shared(offset, t, size, tuple(shape)) for offset, t, size, shape in kept(library, _read, Path(__file__))[1]]
+def _variable(name: str, kind: str, shape: list[int], *rest: Any) -> Variable:
+    *rest, target = rest
+    return Variable(name, kind, tuple(shape), *rest, target and member_of(target))
+
+
+def shared_variables(library: Path) -> dict[int, Member]:
+    """The members of each __shared__ variable, or its elements, by its offset in shared memory."""
+    return {offset: member_of(member) for offset, member in kept(library, _read, *READERS)[1]}
 
 
 def _read(library: Path) -> tuple[list[Any], list[Any]]:
@@ -91,8 +101,7 @@ def _read(library: Path) -> tuple[list[Any], list[Any]]:
                     found.append(reader.function(entry, frames))
                 elif entry.tag == "DW_TAG_variable":
                     shared.update(reader.shared(entry))
-        of_shared = [(offset, *rest) for offset, rest in shared.items()]
-        return sorted(found, key=lambda function: function[1]), of_shared
+        return sorted(found, key=lambda function: function[1]), list(shared.items())
 
 
 def _frame_addresses(dwarf: Any, register: int) -> Iterator[tuple[int, int]]:
@@ -117,9 +126,9 @@ class _Reader:
     def function(self, entry: Any, frames: dict[int, int]) -> tuple[str, int, int, list[Any], int]:
         start, high = entry.attributes["DW_AT_low_pc"].value, entry.attributes["DW_AT_high_pc"]
         end = high.value if high.form == "DW_FORM_addr" else start + high.value
-        returned = _type(entry)
-        returns = _size(returned) if returned is not None and returned.tag in STRUCTS else 0
-        return _short(_name(entry)), start, end, list(self._variables(entry, frames.get(start))), returns
+        returned = type_of(entry)
+        returns = size_of(returned) if returned is not None and returned.tag in STRUCTS else 0
+        return _short(name_of(entry)), start, end, list(self._variables(entry, frames.get(start))), returns
 
     def _variables(self, entry: Any, canonical: int | None) -> Iterator[tuple[Any, ...]]:
         for child in entry.iter_children():
@@ -129,8 +138,11 @@ class _Reader:
                 offset = self._offset(child, canonical)
                 if offset is not None and self._is_own(child):
                     parameter = child.tag == "DW_TAG_formal_parameter" and entry.tag == "DW_TAG_subprogram"
-                    for name, kind, shape, at, size, count in _leaves(_name(child), _type(child), 0):
-                        yield name, kind, shape, offset + at, size, count, parameter
+                    for name, kind, shape, at, size, count in _leaves(name_of(child), type_of(child), 0):
+                        yield name, kind, shape, offset + at, size, count, parameter, None
+                    target = pointed_at(name_of(child), type_of(child))
+                    if target is not None and "DW_AT_artificial" not in child.attributes:
+                        yield name_of(child), "", (), offset, POINTER_BYTES, 1, parameter, target
 
     def _offset(self, entry: Any, canonical: int | None) -> int | None:
         """From the frame's register; None for what is not in the frame."""
@@ -144,20 +156,18 @@ class _Reader:
 
     def _is_own(self, entry: Any) -> bool:
         """Whether it stands in one of the learner's files: those of the emulator have absolute names."""
-        declared = _attribute(entry, "DW_AT_decl_file")
+        declared = attribute(entry, "DW_AT_decl_file")
         file = self._files.get(declared.value, "/") if declared is not None else "/"
         return not file.startswith("/") and not file.startswith("<")
 
-    def shared(self, entry: Any) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    def shared(self, entry: Any) -> Iterator[tuple[int, Member]]:
         """A variable in thread-local storage: DW_OP_const4u or 8u of its offset, then DW_OP_(GNU_)push_tls_address."""
         location = entry.attributes.get("DW_AT_location")
         if location is None or location.form != "DW_FORM_exprloc" or location.value[-1] not in (0xE0, 0x9B):
             return
-        offset = int.from_bytes(bytes(location.value[1:-1]), "little")
-        leaves = list(_leaves("", _type(entry), 0))
-        if len(leaves) == 1 and leaves[0][4] <= 4:
-            _, kind, shape, _, size, _ = leaves[0]
-            yield offset, (kind, size, shape)
+        kind = type_of(entry)
+        if kind is not None:
+            yield int.from_bytes(bytes(location.value[1:-1]), "little"), layout(name_of(entry), kind)
 
 
 def _signed(expression: list[int]) -> int | None:
@@ -170,45 +180,11 @@ def _signed(expression: list[int]) -> int | None:
     return None
 
 
-def _attribute(entry: Any, name: str) -> Any:
-    """An attribute of an entry, or of the one that it is an instance of."""
-    for link in ("", "DW_AT_abstract_origin", "DW_AT_specification"):
-        if link and link not in entry.attributes:
-            continue
-        origin = entry.get_DIE_from_attribute(link) if link else entry
-        if name in origin.attributes:
-            return origin.attributes[name]
-        if link and (found := _attribute(origin, name)) is not None:
-            return found
-    return None
-
-
-def _name(entry: Any) -> str:
-    found = _attribute(entry, "DW_AT_name")
-    return found.value.decode(errors="replace") if found is not None else ""
-
-
 def _short(function: str) -> str:
     """Its name without what a lambda makes of it."""
     if function == "operator()":
         return "lambda"
     return function.split("<")[0] if "(" in function else function
-
-
-def _type(entry: Any) -> Any:
-    """The entry of a type, without its names and qualifiers; None for void."""
-    for link in ("", "DW_AT_abstract_origin", "DW_AT_specification"):
-        if link and link in entry.attributes:
-            entry = entry.get_DIE_from_attribute(link)
-        if "DW_AT_type" in entry.attributes:
-            found = entry.get_DIE_from_attribute("DW_AT_type")
-            plain = ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type", "DW_TAG_restrict_type")
-            return _type(found) if found.tag in plain else found
-    return None
-
-
-def _size(entry: Any) -> int:
-    return entry.attributes["DW_AT_byte_size"].value if "DW_AT_byte_size" in entry.attributes else 0
 
 
 Leaf = tuple[str, str, tuple[int, ...], int, int, int]
@@ -219,8 +195,8 @@ def _leaves(name: str, entry: Any, at: int) -> Iterator[Leaf]:
     if entry is None or not name and entry.tag == "DW_TAG_pointer_type":
         return
     if entry.tag == "DW_TAG_array_type":
-        shape = tuple(_bounds(entry))
-        inner = list(_leaves(name, _type(entry), at))
+        shape = tuple(bounds(entry))
+        inner = list(_leaves(name, type_of(entry), at))
         if len(inner) == 1 and 0 not in shape:
             _, kind, inner_shape, _, size, count = inner[0]
             for length in shape:
@@ -228,19 +204,19 @@ def _leaves(name: str, entry: Any, at: int) -> Iterator[Leaf]:
             if size * count <= MOST_BYTES or not name:
                 yield name, kind, (*shape, *inner_shape), at, size, count
     elif entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type"):
-        if _size(entry) in SIZES:
-            stored = entry if entry.tag == "DW_TAG_base_type" else _type(entry)  # an enum is an integer
-            kind = _name(stored) if stored is not None else "int"
-            yield name, kind or "int", (), at, _size(entry), 1
-    elif entry.tag in STRUCTS[:2] and _name(entry) != TENSOR_MAP:
+        if size_of(entry) in SIZES:
+            stored = entry if entry.tag == "DW_TAG_base_type" else type_of(entry)  # an enum is an integer
+            kind = name_of(stored) if stored is not None else "int"
+            yield name, kind or "int", (), at, size_of(entry), 1
+    elif entry.tag in STRUCTS[:2] and name_of(entry) != TENSOR_MAP:
         yield from _members(name, entry, at)
 
 
 def _members(name: str, entry: Any, at: int) -> Iterator[Leaf]:
     """Those of a struct: one vector if they are alike and side by side, as in a float4; else each by itself."""
-    of_struct = _name(entry)
+    of_struct = name_of(entry)
     if of_struct in NAMES_OF_STRUCTS:
-        yield name, NAMES_OF_STRUCTS[of_struct], (), at, _size(entry), 1
+        yield name, NAMES_OF_STRUCTS[of_struct], (), at, size_of(entry), 1
         return
     members = [child for child in entry.iter_children() if child.tag == "DW_TAG_member"]
     places = [
@@ -251,25 +227,12 @@ def _members(name: str, entry: Any, at: int) -> Iterator[Leaf]:
     leaves = [
         leaf
         for m, place in places
-        if not _name(m).startswith("__")  # what a lambda has caught
-        for leaf in _leaves(f"{name}.{_name(m)}" if name else _name(m), _type(m), place)
+        if not name_of(m).startswith("__")  # what a lambda has caught
+        for leaf in _leaves(f"{name}.{name_of(m)}" if name else name_of(m), type_of(m), place)
     ]
     alike = len({leaf[1] for leaf in leaves}) == 1 and all(not leaf[2] for leaf in leaves)
-    side_by_side = alike and sum(leaf[4] for leaf in leaves) == _size(entry)
+    side_by_side = alike and sum(leaf[4] for leaf in leaves) == size_of(entry)
     if side_by_side and (len(leaves) > 1 or not name):
         yield name, leaves[0][1], (len(leaves),) if len(leaves) > 1 else (), at, leaves[0][4], len(leaves)
     elif name:
         yield from leaves
-
-
-def _bounds(entry: Any) -> Iterator[int]:
-    for child in entry.iter_children():
-        if child.tag == "DW_TAG_subrange_type":
-            if "DW_AT_count" in child.attributes:
-                yield child.attributes["DW_AT_count"].value
-            elif "DW_AT_upper_bound" in child.attributes and isinstance(
-                child.attributes["DW_AT_upper_bound"].value, int
-            ):
-                yield child.attributes["DW_AT_upper_bound"].value + 1
-            else:
-                yield 0

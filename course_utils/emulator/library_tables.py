@@ -54,10 +54,10 @@ def code_ranges(library: Path) -> tuple[list[CodeRange], list[CodeRange]]:
     return [CodeRange(*row) for row in rows], [CodeRange(*call) for call in inlined]
 
 
-def kept(library: Path, read: Callable[[Path], Any], reader: Path = Path(__file__)) -> Any:
-    """What `read` finds in the library. Its name tells what is in it, and the text of the file `reader` how it is
-    read."""
-    kept = library.with_suffix(f".{_digest(reader)}{read.__name__}.json")
+def kept(library: Path, read: Callable[[Path], Any], *readers: Path) -> Any:
+    """What `read` finds in the library. Its name tells what is in it, and the texts of the files `readers` (none: of
+    this one) how it is read."""
+    kept = library.with_suffix(f".{_digest(readers or (Path(__file__),))}{read.__name__}.json")
     try:
         return json.loads(kept.read_bytes())
     except (OSError, ValueError):
@@ -73,8 +73,8 @@ def kept(library: Path, read: Callable[[Path], Any], reader: Path = Path(__file_
 
 
 @functools.cache
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+def _digest(files: tuple[Path, ...]) -> str:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def _read_symbols(library: Path) -> list[tuple[str, int, int, str, str]]:

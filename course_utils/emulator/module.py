@@ -25,12 +25,13 @@ from course_utils.emulator.compiler import (
     find_compiler,
 )
 from course_utils.emulator.debug_lines import DebugLines
-from course_utils.emulator.frames import Function, Shared, functions, shared_variables
+from course_utils.emulator.frames import Function, functions, shared_variables
 from course_utils.emulator.library_tables import Symbol, asked_for, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.raw_recording import RECORDING_BYTES
 from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.shortfalls import shortfall
+from course_utils.emulator.struct_members import Member
 from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.tracing import Sanitizer
 from course_utils.emulator.translate import Translation, translate
@@ -173,10 +174,10 @@ class _Library:
         return [(symbol.offset, symbol.size, name.startswith("_ZGV")) for name, symbol in self._static_symbols]
 
     @property
-    def named_statics(self) -> list[tuple[str, int, Shared | None]]:
-        """Of each of the `statics` the name that the source gives it, its bytes, and what its elements are, if that is
-        known."""
-        of_offset = {shared.offset: shared for shared in shared_variables(self.path)}
+    def named_statics(self) -> list[tuple[str, int, Member | None]]:
+        """Of each of the `statics` the name that the source gives it, its bytes, and its members or elements, if they
+        are known."""
+        of_offset = shared_variables(self.path)
         found = []
         for name, symbol in self._static_symbols:
             local = re.search(r"E(\d+)([A-Za-z_]\w*)$", name)  # the Itanium ABI's _ZZ ... E <length> <variable>

@@ -36,6 +36,7 @@ class _Variable(ctypes.Structure):
         ("bytes", ctypes.c_uint32),
         ("count", ctypes.c_uint32),
         ("is_parameter", ctypes.c_uint32),
+        ("is_pointer", ctypes.c_uint32),
     ]
 
 
@@ -128,8 +129,9 @@ class RawRecording:
                 function.start, function.end, low, high, first, len(variables), function.returns
             )
             for i, one in enumerate(variables):
-                words = one.words * one.count
-                raw.variables[first + i] = _Variable(one.offset, min(one.bytes, 4), words, one.is_parameter)
+                is_pointer = one.target is not None
+                size, words = (one.bytes, 1) if is_pointer else (min(one.bytes, 4), one.words * one.count)
+                raw.variables[first + i] = _Variable(one.offset, size, words, one.is_parameter, is_pointer)
             first += len(variables)
         raw.function_count = min(len(functions), MOST_FUNCTIONS)
         if len(statements) <= MOST_STATEMENTS:
@@ -159,7 +161,7 @@ class RawRecording:
         """(steps, rows, words, changes). A step: `turn`, `warp`, `place` (a number of a call), `array`, `mask`,
         `width`, `first`, `extra`, `op`; rows: uint32 byte offsets in the steps' arrays; words: uint32, what each row of
         a write left in memory; a change: `step`, `thread`, `variable` (counted through all functions), `element`,
-        `word`."""
+        `word`; of a pointer that now points into shared memory `element` is the array and `word` the byte in it."""
         raw = self._raw
         steps = self._copy("steps", np.dtype(_Step), raw.step_count)
         rows = self._copy("rows", np.dtype(np.uint32), raw.row_count)

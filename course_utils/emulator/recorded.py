@@ -27,7 +27,9 @@ def row_counts(op: np.ndarray, mask: np.ndarray) -> np.ndarray:
 @dataclass(frozen=True)
 class RecordedArray:
     """An array in global or shared memory. `low`, `bytes`: the part of it whose bytes at the launch are kept, which is
-    all that the block touches; `dtype`: "bytes" where nobody says how shared memory is used."""
+    all that the block touches; `dtype`: "bytes" where nobody says how shared memory is used. A member of a struct in
+    shared memory is an array, too, which begins `begin` bytes behind the array `part_of` that the kernel declares or
+    the launch asks for. is_vector: the last index is a component of a vector such as float4, .x for 0."""
 
     name: str
     space: str
@@ -36,6 +38,9 @@ class RecordedArray:
     itemsize: int
     low: int
     bytes: int
+    begin: int = 0
+    part_of: str = ""
+    is_vector: bool = False
 
     @property
     def size(self) -> int:

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from course_utils.emulator import words
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function
 from course_utils.emulator.origins import write_of_each_read
 from course_utils.emulator.parties import Parties
 from course_utils.emulator.raw_recording import IS_SITE, MOST_ROWS, RawRecording
-from course_utils.emulator.recorded import RecordedArray, RecordedFinding, RecordedPlace, RecordedVariable, row_counts
+from course_utils.emulator.recorded import (
+    ARRIVE,
+    PHASE,
+    WAIT,
+    RecordedArray,
+    RecordedFinding,
+    RecordedPlace,
+    RecordedVariable,
+    row_counts,
+)
 from course_utils.emulator.recording import COLUMNS, Recording
+from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator.struct_members import Member, known_members, parts, with_gaps
 from course_utils.emulator.tracing import block_index
 from course_utils.emulator.watching import Client, LaunchTrace, Watch, linear_index, watching
 from course_utils.toolchain.errors import Index3, KernelError
@@ -25,7 +37,13 @@ MOST_ACCESSES = 4_000_000  # of threads, in a recording
 LAST_STEPS = 100  # of a recording that is too long: where it was in the end
 # What PyTorch calls the types of elements in shared memory.
 DTYPES = {"float": "float32", "half": "float16", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3", "int": "int32"}
-DTYPES |= {"unsigned int": "uint32", "short int": "int16", "unsigned short": "uint16", "unsigned char": "uint8"}
+DTYPES |= {"float8_e5m2": "float8_e5m2"}
+DTYPES |= {"unsigned int": "uint32", "unsigned char": "uint8", "signed char": "int8", "bool": "bool"}
+DTYPES |= {"short int": "int16", "short": "int16", "short unsigned int": "uint16", "unsigned short": "uint16"}
+DTYPES |= {"long int": "int64", "long": "int64", "long long int": "int64", "long long": "int64", "double": "float64"}
+DTYPES |= dict.fromkeys(
+    ("long unsigned int", "long long unsigned int", "unsigned long", "unsigned long long"), "uint64"
+)
 
 
 def record(
@@ -48,8 +66,9 @@ def record(
     that has failed it may run for a tenth.
 
     All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
-    g++ is the compiler, but for pointers, references and unions; a variable is unknown until it is set. Not
-    recorded: __device__ and __constant__ variables. A struct that a function returns is seen by what it changes in
+    g++ is the compiler, but for pointers, references and unions; a variable is unknown until it is set. Where one of
+    them refers to a struct in shared memory, the struct's members are arrays with names of their own. Not recorded:
+    __device__ and __constant__ variables. A struct that a function returns is seen by what it changes in
     memory, within the first 4 MiB of what the launch may write. What another block writes, and what the compiler does
     not report, is a step of nobody (warp -1) before the block reads it.
 
@@ -120,7 +139,7 @@ def collect(trace: LaunchTrace, index: Index3) -> Recording:
     Raises ValueError where there was no room for it.
     """
     raw, kernel, sources = trace.recorded, trace.kernel, trace.sources
-    steps, rows, words, changes = raw.columns()
+    steps, rows, values, changes = raw.columns()
     rows = rows.astype(np.int32)
     place_of, places = _places(steps["place"], raw, trace.lines, trace.entries)
     if raw.full:
@@ -138,14 +157,17 @@ def collect(trace: LaunchTrace, index: Index3) -> Recording:
             "head dimension, a smaller tile or another block make it shorter; limit= of record(), or --limit of the "
             f"command, allows more, up to {MOST_ROWS:,}"
         )
-    array_of, arrays, initial = _arrays(steps, rows, trace)
+    variable_of, variables = _variables(trace.functions)
+    is_pointer = np.array([*(one.target is not None for f in trace.functions for one in f.variables), False])
+    pointers = changes[is_pointer[changes["variable"]]]
+    changes = changes[~is_pointer[changes["variable"]]]
+    array_of, arrays, initial = _arrays(steps, rows, trace, _members(trace, pointers))
     columns = {
         f"steps.{name}": np.ascontiguousarray(steps[name])
         for name in ("turn", "warp", "op", "mask", "width", "first", "extra")
     }
     columns |= {"steps.place": place_of, "steps.array": array_of}
-    columns |= {"lanes.offset": rows, "words.value": words, "arrays.initial": initial}
-    variable_of, variables = _variables(trace.functions)
+    columns |= {"lanes.offset": rows, "words.value": values, "arrays.initial": initial}
     columns |= {f"changes.{name}": np.ascontiguousarray(changes[name]) for name in changes.dtype.names}
     columns["changes.variable"] = variable_of[changes["variable"]]
     columns["lanes.into"] = write_of_each_read(columns, places, sources)
@@ -164,8 +186,15 @@ def collect(trace: LaunchTrace, index: Index3) -> Recording:
     )
     is_shared = [array.space == "shared" for array in arrays]
     parties = Parties(recording.columns, [place.line for place in places], is_shared, trace.block, index)
-    found = (RecordedFinding(f.tool, f.message, f.line, f.other_line, *parties.of(f)) for f in trace.findings)
-    return replace(recording, findings=tuple(found))
+    return replace(recording, findings=tuple(_finding(f, recording, *parties.of(f)) for f in trace.findings))
+
+
+def _finding(found: Finding, recording: Recording, step: int, other_step: int) -> RecordedFinding:
+    """The finding with the name of what it is about in shared memory, which only a recording knows."""
+    number = recording.columns["steps.array"][step] if step >= 0 else -1
+    is_named = found.space == "shared" and number >= 0 and recording.arrays[number].space == "shared"
+    said = words.message(found, recording.arrays[number].name) if is_named else found.message
+    return RecordedFinding(found.tool, said, found.line, found.other_line, step, other_step)
 
 
 def _listed(numbers: list[int]) -> str:
@@ -198,21 +227,37 @@ def _places(
 
 def _variables(functions: Sequence[Function]) -> tuple[np.ndarray, list[RecordedVariable]]:
     """The number of each variable, and the variables: what has one name in one function, such as two loops' counters,
-    is one."""
+    is one. -1: it is a pointer."""
     variables: dict[RecordedVariable, int] = {}
     numbers = [
-        variables.setdefault(RecordedVariable(f.name, v.name, v.type, v.count, v.shape, v.words), len(variables))
+        -1
+        if v.target
+        else variables.setdefault(RecordedVariable(f.name, v.name, v.type, v.count, v.shape, v.words), len(variables))
         for f in functions
         for v in f.variables
     ]
     return np.array([*numbers, -1], np.int32), list(variables)
 
 
+def _members(trace: LaunchTrace, pointers: np.ndarray) -> dict[int, list[Member]]:
+    """Of each array in shared memory the structs and arrays to which variables of the kernel refer, as far as each of
+    these has referred to one place alone. pointers: the changes of such variables."""
+    variables = [variable for function in trace.functions for variable in function.variables]
+    places = np.unique(pointers[["variable", "element", "word"]])
+    found: dict[int, list[Member]] = {}
+    # Where two names mean the same, a local variable stands in front of a parameter.
+    for number, array, offset in sorted(places.tolist(), key=lambda place: variables[place[0]].is_parameter):
+        if (places["variable"] == number).sum() == 1:
+            found.setdefault(array, []).append(variables[number].target.moved(offset))
+    return found
+
+
 def _arrays(
-    steps: np.ndarray, rows: np.ndarray, trace: LaunchTrace
+    steps: np.ndarray, rows: np.ndarray, trace: LaunchTrace, members: Mapping[int, Sequence[Member]]
 ) -> tuple[np.ndarray, list[RecordedArray], np.ndarray]:
     """The array of each step, the arrays, and what their kept bytes were at the launch. Of shared memory, only the
-    arrays that the block touches."""
+    arrays that the block touches, and of a struct its members: `rows`, and an mbarrier's place in `steps`, count from
+    there then. members: what is known of each array besides its declaration."""
     tensors = trace.memory.tensors()
     counts = row_counts(steps["op"], steps["mask"])
     array_of_row, width_of_row = (np.repeat(steps[name], counts) for name in ("array", "width"))
@@ -233,14 +278,48 @@ def _arrays(
             arrays.append(RecordedArray(name, "global", dtype, shape, tensor.element_size(), low, kept))
         initial.append(np.frombuffer(ctypes.string_at(address + low, kept), np.uint8))
         numbers[number] = number
-    shared = [*trace.statics, ("dynamic shared memory", trace.shared_mem, None)]
-    for number, (name, size, elements) in enumerate(shared, start=len(tensors)):
-        if (array_of_row == number).any():
-            numbers[number] = len(arrays)
-            if elements is None:
-                arrays.append(RecordedArray(name, "shared", "bytes", (size,), 1, 0, size))
-            else:
-                dtype = DTYPES.get(elements.type, "bytes")
-                arrays.append(RecordedArray(name, "shared", dtype, elements.shape or (1,), elements.bytes, 0, size))
-            initial.append(np.full(size, 0xFF, np.uint8))
-    return numbers[steps["array"]], arrays, np.concatenate([*initial, np.zeros(0, np.uint8)])
+    array_of = numbers[steps["array"]]
+    step_of_row = np.repeat(np.arange(len(steps)), counts)
+    for number, (name, size, declared) in enumerate(
+        [*trace.statics, ("dynamic shared memory", trace.shared_mem, None)], start=len(tensors)
+    ):
+        mine = np.flatnonzero(array_of_row == number)
+        if not mine.size:
+            continue
+        outermost = known_members([*([declared] if declared else []), *members.get(number, [])], size)
+        is_whole = len(outermost) == 1 and outermost[0].size == size
+        whole = outermost[0] if is_whole else with_gaps(name, size, outermost)
+        mbarriers = np.flatnonzero((steps["array"] == number) & np.isin(steps["op"], (ARRIVE, WAIT, PHASE)))
+        touching = np.concatenate([step_of_row[mine], mbarriers])
+        low = np.concatenate([rows[mine], steps["extra"][mbarriers]]).astype(np.int64)
+        high = np.concatenate([low[: mine.size] + width_of_row[mine], low[mine.size :] + 1])
+        pieces = parts(whole, _spans(touching, low, high))
+        of = np.searchsorted([piece.offset for piece in pieces], low, side="right") - 1
+        begins = np.array([piece.offset for piece in pieces])[of].astype(np.int32)
+        rows[mine] -= begins[: mine.size]
+        steps["extra"][mbarriers] -= begins[mine.size :]
+        for n in np.unique(of).tolist():
+            array_of[touching[of == n]] = len(arrays)
+            arrays.append(_shared_array(pieces[n], name))
+            initial.append(np.full(pieces[n].size, 0xFF, np.uint8))
+    return array_of, arrays, np.concatenate([*initial, np.zeros(0, np.uint8)])
+
+
+def _spans(step: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """From where to where each step goes, of those that touch bytes from `low` up to `high`; each span once."""
+    _, of = np.unique(step, return_inverse=True)
+    lowest, highest = np.full(of.max() + 1, low.max()), np.zeros(of.max() + 1, np.int64)
+    np.minimum.at(lowest, of, low)
+    np.maximum.at(highest, of, high)
+    return np.unique(np.stack([lowest, highest], axis=1), axis=0)
+
+
+def _shared_array(piece: Member, declared: str) -> RecordedArray:
+    form = (piece.type, piece.shape, piece.bytes, piece.is_vector)
+    if piece.members or piece.type not in DTYPES:
+        form = ("bytes", (piece.size,), 1, False)
+    kind, shape, itemsize, is_vector = form
+    begin, part_of = piece.offset, "" if piece.name == declared else declared
+    return RecordedArray(
+        piece.name, "shared", DTYPES.get(kind, kind), shape, itemsize, 0, piece.size, begin, part_of, is_vector
+    )

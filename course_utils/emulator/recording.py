@@ -149,9 +149,19 @@ class Recording:
         lanes = [lane for lane in range(32) if self.columns["steps.mask"][step] >> lane & 1]
         return Access(step, -1 if warp[step] < 0 else 32 * int(warp[step]) + lanes[row - int(first[step])], row)
 
+    def member(self, array: str, offset: int) -> tuple[str, int]:
+        """The same byte of an array in shared memory as one of the member in which it lies, if its members are arrays
+        of their own here."""
+        for one in self.arrays:
+            if one.part_of == array and one.begin <= offset < one.begin + one.size:
+                return one.name, offset - one.begin
+        return array, offset
+
     def _byte(self, array: str | int, offset: int) -> tuple[int, int]:
         names = [one.name for one in self.arrays]
         if isinstance(array, str):
+            if isinstance(offset, (int, np.integer)):
+                array, offset = self.member(array, offset)
             if array not in names:
                 raise ValueError(f"array takes one of {', '.join(names)}, got {array!r}")
             number = names.index(array)

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from course_utils.emulator.debug_lines import DebugLines
-from course_utils.emulator.frames import Function, Shared
+from course_utils.emulator.frames import Function
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.raw_recording import RawRecording
 from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator.struct_members import Member
 from course_utils.emulator.trace_results import TraceResults
 from course_utils.toolchain.errors import Index3
 from course_utils.toolchain.source import line_text
@@ -41,7 +42,7 @@ class Watch:
 @dataclass(frozen=True)
 class LaunchTrace:
     """What a watched launch has left. `sources`: the text of each file by its name. Of a recorded launch alone:
-    `recorded`, its `statics` (name, bytes and elements of each __shared__ variable), the `functions` whose variables
+    `recorded`, its `statics` (name, bytes and members of each __shared__ variable), the `functions` whose variables
     were recorded, the `entries` (from where to where the code goes that calls kernels), the sanitizer's `findings`."""
 
     kernel: str
@@ -55,7 +56,7 @@ class LaunchTrace:
     lines: DebugLines
     sources: Mapping[str, str]
     recorded: RawRecording | None = None
-    statics: Sequence[tuple[str, int, Shared | None]] = ()
+    statics: Sequence[tuple[str, int, Member | None]] = ()
     functions: Sequence[Function] = ()
     entries: Sequence[tuple[int, int]] = ()
     findings: tuple[Finding, ...] = ()

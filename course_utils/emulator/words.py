@@ -19,15 +19,13 @@ WORDS = {
     "index out of bounds": "out of bounds: index {0} is outside of '{name}'",
     "misaligned": "misaligned: {what} at an address {0} bytes past a multiple of {alignment}",
     # racecheck and initcheck
-    "read after write": "read-after-write hazard in {space} memory: reads what another thread writes {other}, "
-    + _UNORDERED,
-    "write after read": "write-after-read hazard in {space} memory: overwrites what another thread may still have to "
+    "read after write": "read-after-write hazard in {memory}: reads what another thread writes {other}, " + _UNORDERED,
+    "write after read": "write-after-read hazard in {memory}: overwrites what another thread may still have to "
     "read {other}, " + _UNORDERED,
-    "write after write": "write-after-write hazard in {space} memory: writes what another thread writes, too, {other}, "
+    "write after write": "write-after-write hazard in {memory}: writes what another thread writes, too, {other}, "
     + _UNORDERED,
-    "copy in flight": "{does} shared memory while the cp.async {other} may still be on its way: no wait for it in "
-    "between",
-    "uninitialised": "{does_first} shared memory that no thread of the block has written",
+    "copy in flight": "{does} {memory} while the cp.async {other} may still be on its way: no wait for it in between",
+    "uninitialised": "{does_first} {memory} that no thread of the block has written",
     # synccheck
     "divergent barrier": "barrier in a divergent branch: thread {thread} waits at this __syncthreads(), but thread "
     "({0},{1},{2}) of the same block waits at the one in line {3}",
@@ -184,8 +182,8 @@ def wants(kind: str, deed: str, other_deed: str) -> str:
     return _WANTS.get(kind, "")
 
 
-def message(finding: Finding) -> str:
-    """The sentence of a finding."""
+def message(finding: Finding, array: str = "") -> str:
+    """The sentence of a finding. array: in memory of the block, the name of what it is about, if that is known."""
     template = WORDS[finding.kind]
     if finding.kind.startswith("stuck"):
         here = f"{_plural(finding.threads, 'thread')} wait{'s' if finding.threads == 1 else ''} here"
@@ -201,7 +199,7 @@ def message(finding: Finding) -> str:
         *finding.numbers,
         name=finding.name,
         other_name=finding.other_name,
-        space=finding.space,
+        memory=f"{finding.space} memory" + (f" ({array})" if array else ""),
         alignment=finding.alignment,
         what=finding.by or f"'{finding.name}'",
         access=_access(finding),

@@ -81,9 +81,12 @@ def _chosen(recording: Recording, cell: tuple[str, int]) -> dict[str, object]:
     """What the player starts with so that the number at a cell is chosen."""
     if not isinstance(cell, tuple) or len(cell) != 2:
         raise TypeError(f"cell: got {cell!r}, takes an array's name and the offset of a byte, such as ('tile', 132)")
-    number = _array(recording, cell[0], "cell")
+    name, offset = cell
+    if isinstance(name, str) and isinstance(offset, int):
+        name, offset = recording.member(name, offset)
+    number = _array(recording, name, "cell")
     array = recording.arrays[number]
-    offset = integer(f"cell: the byte of {array.name}", cell[1], 0, array.size - 1)
+    offset = integer(f"cell: the byte of {array.name}", offset, 0, array.size - 1)
     chosen = {"array": number, "offset": offset - offset % array.itemsize}
     return {"array": number, "cell": chosen, "looksAtCell": True}
 

@@ -1649,3 +1649,17 @@ def test_shared_variables_of_a_function_belong_to_their_library(function, each_c
         with sanitize() as report:
             kernel((1,), (size,), (y,))
         assert not report.findings and torch.equal(y, torch.arange(float(size)))
+
+
+def test_lines_that_race_within_a_warp_and_between_warps_want_the_barrier_of_the_block():
+    code = r"""extern "C" __global__ void k(float* x) {
+    __shared__ float s[64];
+    s[threadIdx.x] = x[threadIdx.x];
+    x[threadIdx.x] = s[INDEX];
+}"""
+    for index, barrier in (("threadIdx.x ^ 1", "__syncwarp()"), ("(threadIdx.x + 1) % 64", "__syncthreads()")):
+        kernel = RawModule(code=code.replace("INDEX", index)).get_function("k")
+        with sanitize() as report:
+            kernel((1,), (64,), (torch.zeros(64),))
+        (race,) = report.findings
+        assert race.message.endswith(f"with no {barrier} in between"), index

@@ -131,6 +131,20 @@ def test_it_takes_levels_and_has_a_still_picture(packed):
         find_the_missing_barrier([])
 
 
+@pytest.mark.browser
+def test_the_answers_are_beside_the_status_on_the_first_screen(packed, open_widget):
+    page = open_widget(find_the_missing_barrier(packed), width=1440)
+    page.wait_for_selector(".ak-line")
+    status = page.locator(".ak-barrier-now > .ak-status").bounding_box()
+    for name in ("Missing before it", "Missing after it", "Hint"):
+        button = page.get_by_role("button", name=name).bounding_box()
+        assert button["y"] + button["height"] < 500 and button["x"] > status["x"] + status["width"], name
+    page.locator(".ak-line").nth(16).click()
+    page.get_by_role("button", name="Missing before it").click()
+    answer = page.locator(".ak-barrier-answer").bounding_box()
+    assert answer["y"] + answer["height"] < 600
+
+
 def test_a_level_is_played_and_answers(packed, open_widget):
     page = open_widget(find_the_missing_barrier(packed), width=1100)
     page.wait_for_selector(".ak-source")
@@ -144,7 +158,7 @@ def test_a_level_is_played_and_answers(packed, open_widget):
     assert answer.inner_text().startswith("Right. Line 18 writes tile")
     assert "Solved: 1 of 2. Tries: 2. Steps: 0." in score.inner_text()
     page.get_by_role("button", name="Warp 0 reads 32 × 4 bytes of tile at line 23").click()
-    assert "Step 64 of 127." in page.locator(".ak-barrier-level > .ak-status").inner_text()
+    assert "Step 64 of 127." in page.locator(".ak-barrier-now > .ak-status").inner_text()
     page.get_by_role("button", name="Hint").click()
     assert "what races is in tile" in answer.inner_text()
     touches = page.locator(".ak-touches")

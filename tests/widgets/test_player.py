@@ -231,6 +231,73 @@ def test_a_read_of_another_lanes_write_needs_a_barrier_of_the_warp(open_widget):
 
 
 @pytest.mark.browser
+def test_lines_that_race_between_warps_too_want_the_barrier_of_the_block(open_widget):
+    code = """extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float s[64];
+    s[threadIdx.x] = x[threadIdx.x];
+    y[threadIdx.x] = s[(threadIdx.x + 1) % 64];
+}"""
+    x, y = torch.arange(64.0), torch.zeros(64)
+    page = open_widget(player(*record(lambda: RawModule(code=code).get_function("k")((1,), (64,), (x, y))).packed()))
+    page.wait_for_function("document.querySelector('.ak-keys').textContent.includes('hazard')")
+    (first, _) = asked(page, "[...Array(rec.count).keys()].filter((step) => m.hazardsOf(rec, step).length)")
+    page.evaluate("step => model.set('step', step)", first)
+    said = page.locator(".ak-status").inner_text()
+    assert "what another lane of the warp wrote" in said and "no __syncthreads() stands between" in said
+
+
+STRUCT = """struct Tiles { float pad[5]; float4 Q[8][3]; float sums[64]; };
+extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ Tiles tile;
+    const int t = threadIdx.x;
+    tile.sums[t] = x[t];
+    if (t < 8) tile.Q[t][1] = make_float4(x[t], 1, 2, 3);
+    __syncthreads();
+    y[t] = tile.sums[63 - t] + tile.Q[t % 8][1].y;
+}"""
+
+
+@pytest.mark.browser
+def test_members_of_a_struct_have_their_names_and_their_banks(open_widget):
+    x, y = torch.arange(64.0), torch.zeros(64)
+    meta, data = record(lambda: RawModule(code=STRUCT).get_function("k")((1,), (64,), (x, y))).packed()
+    names = [array["name"] for array in meta["arrays"]]
+    assert names == ["x", "y", "tile.Q", "tile.sums"]
+    sums = meta["arrays"][3]["begin"]
+    page = open_widget(in_short((meta, data), colour="bank", figures=True, cell={"array": 3, "offset": 4 * 7}))
+    trace = page.locator(".ak-player-trace")
+    page.evaluate("model.set('step', model.get('meta').columns[0].count - 1)")
+    assert "tile.sums[7] = 7 Written by warp 0, lane 7, line 5" in " ".join(trace.inner_text().split())
+    write = "[...Array(rec.count).keys()].find((step) => rec.steps.array[step] === 2)"
+    page.evaluate("step => model.set('step', step)", asked(page, write))
+    assert "8 × 16 bytes of tile.Q at line 6" in page.locator(".ak-status").inner_text()
+    assert "Lane 0: tile.Q[0][1].x becomes 0." in page.locator(".ak-status").inner_text()
+    # In rows of 32 banks the first number stands under its bank.
+    assert asked(page, "m.rowLabel({ array: rec.arrays[2], columns: 12 }, 3, 1)") == "3"
+    before = {name: value for name, value in meta["arrays"][3].items() if name not in ("begin", "part_of", "is_vector")}
+    page = open_widget(player({**meta, "arrays": [*meta["arrays"][:3], before]}, data))  # as it was saved before
+    assert asked(page, "rec.arrays.map(({ begin }) => begin)") == [0, 0, meta["arrays"][2]["begin"], 0] and sums % 128
+
+
+@pytest.mark.browser
+def test_the_source_opens_behind_its_header_and_its_lines_turn_at_the_edge(open_widget):
+    meta, data = swap()
+    lines = meta["sources"]["swap.cu"].splitlines()
+    meta["sources"]["swap.cu"] = "\n".join([*["// a header " * 12] * 40, *lines])
+    meta["places"] = [(file, line + 40, caller) for file, line, caller in meta["places"]]
+    page = open_widget(player(meta, data), width=1440)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    box, line = (page.locator(one).bounding_box() for one in (".ak-source", ".ak-line-now"))
+    assert box["y"] <= line["y"] and line["y"] + line["height"] <= box["y"] + box["height"]
+    source = page.locator(".ak-source")
+    assert source.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    high, one = source.evaluate(
+        "(box) => [box.querySelector('.ak-line'), box.querySelector('.ak-line-now')].map((line) => line.offsetHeight)"
+    )
+    assert high > 2 * one
+
+
+@pytest.mark.browser
 def test_a_write_over_what_another_warp_may_still_read_is_a_hazard_too(open_widget):
     hazards = """Array.from({ length: rec.count }, (_, step) => m.hazardsOf(rec, step).map(({ other }) => other))"""
     assert not any(asked(open_widget(player(*twice())), hazards))
@@ -427,7 +494,7 @@ def test_copies_in_flight_phases_and_who_waits_are_known_at_each_step(open_widge
         "Warp 1 waits at the mbarrier at row + 128, line 6, since step 2",
         "Warp 0 has ended, after step 1",
     ]
-    assert page.locator(".ak-mbarriers tbody tr").all_inner_texts() == ["+ 128\t0\t0\t32"]
+    assert page.locator(".ak-mbarriers tbody tr").all_inner_texts() == ["row + 128\t0\t0\t32"]
 
 
 @pytest.mark.browser

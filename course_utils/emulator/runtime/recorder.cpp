@@ -353,6 +353,16 @@ static void add_change(Recorder& r, const emu_change& change) {
     to.changes[to.change_count++] = change;
 }
 
+// Where a pointer points, if that is in shared memory.
+static void add_pointer(Recorder& r, emu_change change, const char* pointer) {
+    uintptr_t address;
+    memcpy(&address, pointer, sizeof address);
+    const Spot spot = find(r, address, 1);
+    if (spot.array < (int)r.tracer->tracing->array_count) return;
+    change.element = (uint32_t)spot.array, change.word = spot.offset;
+    add_change(r, change);
+}
+
 // Before a lane goes on: what is new in its variables since it last did. Its arguments are all new at the first time.
 static void record_changes(Recorder& r, Lane& lane, uint32_t thread, uint32_t step) {
     for (unsigned i = 0; i < lane.depth && i < deepest; i++) {
@@ -365,6 +375,10 @@ static void record_changes(Recorder& r, Lane& lane, uint32_t thread, uint32_t st
             const size_t at = (size_t)(variable.offset - f.function->low);
             const bool tell_all = f.is_new && variable.is_parameter;
             if (!tell_all && !memcmp(f.copy + at, f.low + at, variable.bytes * variable.count)) continue;
+            if (variable.is_pointer) {
+                add_pointer(r, {step, thread, v, 0, 0}, f.low + at);
+                continue;
+            }
             for (uint32_t e = 0; e < variable.count; e++) {
                 const char* now = f.low + at + e * variable.bytes;
                 if (!tell_all && !memcmp(f.copy + at + e * variable.bytes, now, variable.bytes)) continue;

@@ -41,12 +41,13 @@ struct emu_recorded_site { int32_t line; char file[252]; };
 struct emu_call { uint32_t counter, caller, depth; };
 
 // What Python says of the functions that have variables, by ascending addresses. A variable has `count` elements of 1, 2 or 4 bytes at
-// `offset` from the frame's register. Its frame's variables lie between `low` and `high`. returns: the bytes of the struct that it
-// returns; 0: none.
+// `offset` from the frame's register, or is a pointer. Its frame's variables lie between `low` and `high`. returns: the bytes of the
+// struct that it returns; 0: none.
 struct emu_function { uint32_t start, end; int32_t low, high; uint32_t first, count, returns; };
-struct emu_variable { int32_t offset; uint32_t bytes, count, is_parameter; };
+struct emu_variable { int32_t offset; uint32_t bytes, count, is_parameter, is_pointer; };
 
-struct emu_change { uint32_t step, thread, variable, element, word; };   // what was new just before this step
+// What was new just before this step. Of a pointer that points into shared memory now: the array, and in `word` the offset there.
+struct emu_change { uint32_t step, thread, variable, element, word; };
 
 enum emu_full : uint32_t { EMU_NOT_FULL, EMU_FULL, EMU_IDLE };   // idle: its warps take turns, and touch no memory
 

@@ -268,7 +268,7 @@ function playLevel(rec, level, model, count, redraw, line, next) {
     const colours = coloursOf(root);
     timeline.draw(view, colours, Math.max(root.clientWidth - 8, 200));
     source.draw(view);
-    memory.draw(view, colours, Math.max(memory.node.clientWidth, 200), root.clientWidth < 700 ? 220 : 300);
+    memory.draw(view, colours, Math.max(memory.node.clientWidth, 200), 220);
     touches.draw(view);
     drawMarks();
     controls.input.value = view.step;
@@ -296,11 +296,10 @@ function playLevel(rec, level, model, count, redraw, line, next) {
     timeline.node,
     element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, controls.row),
     element("div", { class: "ak-row ak-jumps" }, ...pairs.map(({ node }) => node)),
-    status,
-    element("div", { class: "ak-player-panels" },
-      element("div", { class: "ak-barrier-column" }, source.node,
-        element("div", { class: "ak-barrier-choice" }, words, element("div", { class: "ak-row" }, before, after, steps.node, hint)), answer),
-      element("div", { class: "ak-barrier-column" }, memory.node, touches.node)),
+    element("div", { class: "ak-barrier-now" }, status,
+      element("div", { class: "ak-barrier-choice" }, words, element("div", { class: "ak-row" }, before, after, steps.node, hint))),
+    answer,
+    element("div", { class: "ak-player-panels" }, source.node, element("div", { class: "ak-barrier-column" }, memory.node, touches.node)),
   ];
   return { nodes, draw, key, line: () => chosen };
 }

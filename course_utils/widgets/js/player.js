@@ -20,7 +20,7 @@ const START = {
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
-const TALL = { wide: 400, phone: 260, short: 225, shortPhone: 200 }; // pixels of the picture of memory, at most
+const TALL = { wide: 340, phone: 260, short: 225, shortPhone: 200 }; // pixels of the picture of memory, at most
 
 // What the address of a page says of a player, texts of which any may be missing or wrong: step, warp, chosen cell
 // ("array+offset"), lane, colouring, "32" banks a row, and the array that does not follow the step. view: as the player
@@ -37,10 +37,12 @@ export function fromAddress(rec, { step, warp, cell, lane, colour, banks, array 
   const shown = rec.arrays.find(({ name }) => name === array);
   if (shown) Object.assign(found, { array: shown.number, followsArray: false });
   const [, name, offset] = cell?.match(/^(.+)[+ ](\d+)$/) ?? []; // an address may have a space for a plus
-  const holder = rec.arrays.find((one) => one.name === name && Number(offset) < wholeBytes(one));
+  const within = (one) => Number(offset) - (one.name === name ? 0 : one.begin);
+  const holder = rec.arrays.find((one) => [one.name, one.part_of].includes(name) && within(one) >= 0 && within(one) < wholeBytes(one));
   if (holder) {
     const { size } = NUMBERS[typeIn(holder, view)]; // a number has one address: that of its first byte
-    Object.assign(found, { cell: { array: holder.number, offset: offset - (offset % size) }, array: holder.number, looksAtCell: true });
+    const at = within(holder);
+    Object.assign(found, { cell: { array: holder.number, offset: at - (at % size) }, array: holder.number, looksAtCell: true });
   }
   return found;
 }

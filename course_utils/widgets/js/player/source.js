@@ -42,12 +42,10 @@ function sourcePanel(rec, act, isShort = false) {
     marked = new Map();
     if (!made.has(file)) made.set(file, linesOfFile(file));
     lines = made.get(file);
-    const longest = Math.max(...lines.map((line) => line.children[2].textContent.length));
-    const high = 1.55 * (lines.length + 2); // room for the rows into which the line in front turns: the box keeps its height
-    box.replaceChildren(element("div", { class: "ak-lines", style: `width: ${longest + 16}ch; min-height: ${high}em` }, ...lines));
+    box.replaceChildren(element("div", { class: "ak-lines" }, ...lines));
     box.setAttribute("aria-label", `Source of ${file}`);
     choice.value = file;
-    scrolled = -Infinity; // nobody knows: the next line is brought into view in any case
+    [edges, scrolled] = [null, -Infinity]; // nobody knows: the next line is brought into view in any case
   }
 
   function linesOfFile(file) {
@@ -107,23 +105,29 @@ function sourcePanel(rec, act, isShort = false) {
     marked = next;
     const line = lineIn(rec, view.step, shown);
     if (line > 0) keepInView(line - 1, lineIn(rec, view.other, shown) - 1);
+    else if (scrolled < 0) keepInView(Math.max(lines.findIndex((one) => one.classList.contains("ak-visited")), 0), -1); // not the header
     followsFile.input.checked = view.followsFile;
     followsFile.hide(isShort && view.followsFile);
   }
 
   // Where lines and box are is measured once, and not at each step, after which the browser would lay out the page at once.
-  let [high, seen, scrolled] = [0, 0, 0];
+  let [edges, seen, scrolled] = [null, 0, 0];
   box.addEventListener("scroll", () => { scrolled = box.scrollTop; });
   function measure() {
-    [high, seen, scrolled] = [lines[0]?.getBoundingClientRect().height ?? 0, box.clientHeight, box.scrollTop];
+    [edges, scrolled] = [null, box.scrollTop];
   }
 
-  // The row of the step and, where there is room for both, that of the other party (below 0: none).
+  // The row of the step and, where there is room for both, that of the other party (below 0: none), and a little around.
   function keepInView(row, other) {
-    const both = other >= 0 && (Math.abs(other - row) + 3) * high <= seen;
+    if (!edges) {
+      edges = [...lines.map((line) => line.offsetTop), lines.at(-1).offsetTop + lines.at(-1).offsetHeight];
+      seen = box.clientHeight;
+    }
+    const [before, behind] = [(at) => edges[Math.max(at - 1, 0)], (at) => edges[Math.min(at + 2, lines.length)]];
+    const both = other >= 0 && Math.abs(edges[other] - edges[row]) + 3 * (edges[row + 1] - edges[row]) <= seen;
     const [top, bottom] = both ? [Math.min(row, other), Math.max(row, other)] : [row, row];
-    if (top * high >= scrolled + high && (bottom + 4) * high <= scrolled + seen) return; // the line may take three rows
-    scrolled = Math.max(0, both ? (high * (top + bottom + 1) - seen) / 2 : row * high - seen / 3);
+    if (before(top) >= scrolled && behind(bottom) <= scrolled + seen) return;
+    scrolled = Math.max(0, both ? (before(top) + behind(bottom) - seen) / 2 : edges[row] - seen / 3);
     requestAnimationFrame(() => { box.scrollTop = scrolled; }); // the browser lays out the page then anyway
   }
 
