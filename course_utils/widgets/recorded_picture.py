@@ -119,12 +119,15 @@ def _outline(axes: Axes, grid: Grid, offset: int, width: int, colour: str, line:
 def _grid(meta: Mapping, number: int) -> Grid:
     """Shared memory without a known type is read as the launch's own floats, 32 banks a row."""
     array = meta["arrays"][number]
-    dtype, columns = array["dtype"], (array["shape"] or [1])[-1]
+    dtype, shape = array["dtype"], array["shape"]
+    if array.get("is_vector"):  # its components stand side by side
+        shape = [*shape[:-2], int(np.prod(shape[-2:]))]
+    columns = (shape or [1])[-1]
     if dtype == "bytes":
         dtype = next((one["dtype"] for one in meta["arrays"] if "float" in one["dtype"]), "float32")
     size = 8 // len(recorded.numbers(np.zeros(8, np.uint8), dtype))
     total = -(-max(array["low"] + array["bytes"], array["itemsize"] * int(np.prod(array["shape"]))) // size)
-    if array["dtype"] == "bytes" or len(array["shape"]) < 2:
+    if array["dtype"] == "bytes" or len(shape) < 2:
         columns = min(total, BANKS * BANK_BYTES // size)
     return Grid(number, dtype, size, max(1, columns), -(-total // max(1, columns)))
 
@@ -137,7 +140,8 @@ def _colours(meta: Mapping, found: Columns, grid: Grid, step: int, colour: str) 
     written = writer[: grid.size * len(values)].reshape(-1, grid.size).max(axis=1, initial=-1)
     first = array["low"] // grid.size
     if colour == "bank":
-        values = (grid.size * (first + np.arange(len(values))) // BANK_BYTES % BANKS).astype(np.float64)
+        place = array.get("begin", 0) + grid.size * (first + np.arange(len(values)))
+        values = (place // BANK_BYTES % BANKS).astype(np.float64)
     elif colour == "age":
         opened = _openings(meta, found)
         values = np.searchsorted(opened, step) - np.searchsorted(opened, written).astype(np.float64)

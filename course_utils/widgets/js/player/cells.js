@@ -21,14 +21,15 @@ function lookOf(rec, view, { array, type, size }, [low, high]) {
   const { read } = NUMBERS[type];
   const isShared = array.space === "shared";
   const scale = high > low ? 255 / (high - low) : 0;
+  const bankOf = (offset) => ((array.begin + offset) >> 2) % BANKS;
   const outside = (offset) => offset < array.low || offset + size > array.end;
   const writer = (offset) => lastWrite(rec, number, offset, size, view.step);
   const now = barriersBefore(rec, view.step);
   const age = (step) => now - barriersBefore(rec, step);
   switch (view.colour) {
     case "bank": return {
-      colour: (offset) => (outside(offset) ? 0 : OF_BANK[(offset >> 2) % BANKS]),
-      text: (offset) => (outside(offset) ? "" : `${(offset >> 2) % BANKS}`),
+      colour: (offset) => (outside(offset) ? 0 : OF_BANK[bankOf(offset)]),
+      text: (offset) => (outside(offset) ? "" : `${bankOf(offset)}`),
     };
     case "writer": return {
       colour(offset) {

@@ -6,13 +6,15 @@ const FLYING = {
   wgmma: ["product", "products"],
 };
 
+const nameOf = (array, offset) => (array.dtype === "bytes" ? `+ ${bytes(offset)}` : elementName(array, offset));
+
 function flightsPanel(rec, act, isShort) {
   const list = element("ul", {});
   const cells = rec.mbarriers.map(() => [1, 2, 3].map(() => element("td", {})));
   const table = element("table", { class: "ak-table ak-mbarriers" },
     element("thead", {}, element("tr", {}, ...["mbarrier at", "phases over", "parity now", "arrivals in it"].map((words) => element("th", { scope: "col" }, words)))),
     element("tbody", {}, ...rec.mbarriers.map(({ array, offset }, n) =>
-      element("tr", {}, element("th", { scope: "row", title: rec.arrays[array].name }, `+ ${bytes(offset)}`), ...cells[n]))));
+      element("tr", {}, element("th", { scope: "row", title: rec.arrays[array].name }, nameOf(rec.arrays[array], offset)), ...cells[n]))));
   table.hidden = !rec.mbarriers.length;
   const title = element("span", { class: "ak-title" }, "In flight, and waiting");
   const inBrief = element("span", {}); // all of it in a sentence, where the list is folded

@@ -3,25 +3,29 @@
 const ALARM = "#b3261e"; // on a cell, whose colours and white rim are the same in both themes
 const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400, low: 225 };
 
-// How an array lies as a matrix: its type, the rows and columns of elements, and the row of the first byte that was kept.
+// How an array lies as a matrix: its type, and the rows and columns of elements. The components of a vector stand side by
+// side. lead: places before the first element, where each column is a bank and the array begins at another than the first.
 function matrixOf(rec, view) {
   const array = rec.arrays[view.array];
   const type = typeIn(array, view);
   const size = NUMBERS[type].size;
   const total = Math.floor(wholeBytes(array) / size);
-  const shape = array.dtype === "bytes" ? [] : array.shape;
-  let columns = shape.length > 1 ? shape.at(-1) : Math.min(total, BANKS);
-  if (array.dtype === "bytes" || (view.byBank && array.space === "shared")) columns = (4 * BANKS) / size;
-  columns = Math.max(1, columns);
-  return { array, type, size, columns, rows: Math.ceil(total / columns), total };
+  const shape = array.dtype === "bytes" ? [] : shapeOfRows(array);
+  const areBanks = array.dtype === "bytes" || (view.byBank && array.space === "shared");
+  const columns = Math.max(1, areBanks ? (4 * BANKS) / size : shape.length > 1 ? shape.at(-1) : Math.min(total, BANKS));
+  const lead = areBanks ? Math.floor((array.begin % (4 * BANKS)) / size) : 0;
+  return { array, type, size, columns, rows: Math.ceil((lead + total) / columns), total, lead };
 }
+
+const shapeOfRows = ({ shape, is_vector: isVector }) => (isVector ? [...shape.slice(0, -2), shape.slice(-2).reduce((a, b) => a * b)] : shape);
 
 const wholeBytes = (array) => Math.max(array.end, array.itemsize * array.shape.reduce((product, n) => product * n, 1));
 
 // What stands beside a row, where only every so many have room for it: its index along the last dimension before the
 // columns that has several, and where that begins anew, the one or two before, too: "2:0", "4:2:0". "" for nothing.
 export function rowLabel({ array, columns }, row, every) {
-  const { dtype, shape } = array;
+  const { dtype } = array;
+  const shape = shapeOfRows(array);
   const sizes = dtype !== "bytes" && columns === shape.at(-1) ? shape.slice(0, -1).filter((size) => size > 1) : [];
   const inner = sizes.length > 1 ? sizes.at(-1) : Infinity;
   const index = row % inner;
@@ -106,7 +110,7 @@ function memoryPanel(rec, act, isShort = false) {
     const flying = drawFlights(ctx, theme, view, matrix, seen);
     drawTouched(ctx, theme, view, matrix, seen, touched);
     drawStrip(ctx, theme, matrix, seen, touched);
-    arrays.hidden = isShort && names > room;
+    arrays.hidden = names > (isShort ? room : 2 * room);
     choice.hide(!arrays.hidden);
     choice.input.value = view.array;
     for (const option of choice.input.options) {
@@ -139,7 +143,7 @@ function memoryPanel(rec, act, isShort = false) {
   }
 
   const placeIn = (matrix, offset) => {
-    const index = Math.floor(offset / matrix.size);
+    const index = matrix.lead + Math.floor(offset / matrix.size);
     return { row: Math.floor(index / matrix.columns), column: index % matrix.columns };
   };
 
@@ -151,8 +155,8 @@ function memoryPanel(rec, act, isShort = false) {
     const texts = [];
     for (let row = 0; row < seen.rows; row++) {
       for (let column = 0; column < seen.columns; column++) {
-        const index = (seen.top + row) * matrix.columns + seen.left + column;
-        if (index >= matrix.total) continue;
+        const index = (seen.top + row) * matrix.columns + seen.left + column - matrix.lead;
+        if (index < 0 || index >= matrix.total) continue;
         const colour = look.colour(index * matrix.size);
         pixels[row * seen.columns + column] = colour;
         if (seen.wide >= least) texts.push([row, column, colour, look.text(index * matrix.size)]);
@@ -295,9 +299,9 @@ function memoryPanel(rec, act, isShort = false) {
 
   function say(view, matrix, seen, spread, touched, flying, hasRoom) {
     const { array, type } = matrix;
-    const shape = array.dtype === "bytes" ? plural(wholeBytes(array), "byte") : `[${array.shape.join(", ")}]`;
+    const shape = array.dtype === "bytes" ? plural(wholeBytes(array), "byte") : array.shape.length ? `[${array.shape.join(", ")}]` : "";
     const first = array.shape.length > 2 && array.dtype !== "bytes" ? elementName(array, seen.top * matrix.columns * matrix.size) : "";
-    const form = `${array.dtype === "bytes" ? `read as ${type}` : type} ${shape}`;
+    const form = `${array.dtype === "bytes" ? `read as ${type}` : type} ${shape}`.trimEnd();
     what.textContent = isShort ? `${array.space}, ${form}${first ? `, seen from ${first}` : ""}`
       : `${array.space} memory, ${form}.${first ? ` Seen: from ${first} on.` : ""}`;
     const marks = [];
@@ -337,7 +341,7 @@ function memoryPanel(rec, act, isShort = false) {
   const cellOf = (row, column) => {
     const { matrix } = drawn;
     const index = Math.min(Math.max(row, 0), matrix.rows - 1) * matrix.columns + Math.min(Math.max(column, 0), matrix.columns - 1);
-    return { array: matrix.array.number, offset: Math.min(index, matrix.total - 1) * matrix.size };
+    return { array: matrix.array.number, offset: Math.min(Math.max(index - matrix.lead, 0), matrix.total - 1) * matrix.size };
   };
   const choose = (cell) => act.set({ cell, looksAtCell: true, holdsWindow: false });
 

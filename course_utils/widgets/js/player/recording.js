@@ -125,7 +125,8 @@ function firstWords(rec) {
 // ---- memory: who wrote a cell, and when
 
 // Each array with the size of its cells: the largest power of two up to 4 bytes at which no write begins or ends inside a
-// cell. `base` is the number of its first cell, `kept` the place of its bytes in arrays.initial.
+// cell. `base` is the number of its first cell, `kept` the place of its bytes in arrays.initial. Recordings from before
+// structs were taken apart have no `begin`.
 function arraysOf(rec) {
   const sizes = rec.meta.arrays.map(({ itemsize, low }) => Math.min(4, powerOfTwo(itemsize | low | 4)));
   forEachStep(rec, (step) => {
@@ -138,7 +139,7 @@ function arraysOf(rec) {
   });
   let [base, kept] = [0, 0];
   return rec.meta.arrays.map((array, n) => {
-    const one = { ...array, ...formOf(rec.meta, array), number: n, cell: sizes[n], base, kept, end: array.low + array.bytes };
+    const one = { begin: 0, is_vector: false, ...array, ...formOf(rec.meta, array), number: n, cell: sizes[n], base, kept, end: array.low + array.bytes };
     base += Math.ceil(array.bytes / sizes[n]);
     kept += array.bytes;
     return one;
@@ -653,13 +654,14 @@ export function lineIn(rec, step, file) {
 // bank. Accesses of 8 and 16 bytes are served by halves and quarters of the warp.
 export function wavefrontsOf(rec, step) {
   const width = rec.steps.width[step];
+  const { begin } = rec.arrays[rec.steps.array[step]];
   const perPass = width > 8 ? 8 : width > 4 ? 16 : 32;
   const passes = new Map(); // group of lanes -> bank -> its words
   for (const { lane, offset } of lanesOf(rec, step)) {
     const group = Math.floor(lane / perPass);
     if (!passes.has(group)) passes.set(group, new Map());
     const banks = passes.get(group);
-    for (let word = offset >> 2; word <= (offset + width - 1) >> 2; word++) {
+    for (let word = (begin + offset) >> 2; word <= (begin + offset + width - 1) >> 2; word++) {
       const words = listOf(banks, word % 32);
       if (!words.includes(word)) words.push(word);
     }

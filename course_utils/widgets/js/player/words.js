@@ -31,16 +31,18 @@ export function ranges(numbers) {
 
 const lanesOfMask = (mask) => [...Array(32).keys()].filter((lane) => (mask >>> lane) & 1);
 
-// An element by its indices, "tile[3][5]"; where the array has no shape, by its byte, "shared + 132".
+// An element by its indices, "tile.K[3][5]", of a vector by its component, "tile.V[3][5].x"; where nobody knows what lies
+// there, by its byte, "shared + 132".
 export function elementName(array, offset) {
-  if (array.dtype === "bytes" || !array.shape.length) return `${array.name} + ${offset}`;
+  if (array.dtype === "bytes") return `${array.name} + ${offset}`;
   let rest = Math.floor(offset / array.itemsize);
   const indices = [];
   for (const size of [...array.shape].reverse()) {
     indices.unshift(rest % size);
     rest = Math.floor(rest / size);
   }
-  return `${array.name}${indices.map((index) => `[${index}]`).join("")}`;
+  const component = array.is_vector ? `.${"xyzw"[indices.pop()]}` : "";
+  return `${array.name}${indices.map((index) => `[${index}]`).join("")}${component}`;
 }
 
 // Who does what at a step: "Warp 2 reads 32 × 4 bytes of key at line 41".
@@ -104,7 +106,7 @@ function engineOf(rec, step) {
   return isOfProduct(rec, step) ? "The tensor cores" : "The copy engine";
 }
 
-const mbarrier = (rec, step) => `mbarrier at ${rec.arrays[rec.steps.array[step]].name} + ${rec.steps.extra[step]}`;
+const mbarrier = (rec, step) => `mbarrier at ${elementName(rec.arrays[rec.steps.array[step]], rec.steps.extra[step])}`;
 
 const atBarrier = (rec, step) => (rec.steps.extra[step] ? ` barrier ${rec.steps.extra[step]}` : " the block's barrier");
 
