@@ -1,12 +1,13 @@
 """What `bench hopper_ablations` measures: steps of chapter 07's ladder beside the same step with one thing changed.
 
 Part "copies": step 1 requests the next tiles before its first product, and after it; step 2 is beside them. Part
-"ablations": the steps with a producer whole, without their softmax and without their products (`launches.ablations`). No
-kernel has a clock in it. Times are of the GPU alone, with a cold L2 cache, taken by turns.
+"ablations": the steps with a producer whole, without their softmax and without their products (`launches.ablations`).
+No kernel has a clock in it. Times are of the GPU alone, with a cold L2 cache, taken by turns.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import statistics
 from collections.abc import Sequence
@@ -95,6 +96,7 @@ def without_a_part(
     return rows
 
 
+@functools.cache
 def _kernels(step: Step, head_dim: int) -> dict[str, Kernel]:
     """The kernels of a step by what is left out."""
     parts = {part: ablations.build(step, head_dim, torch.float16, part) for part in ablations.PARTS}

@@ -51,5 +51,5 @@ def test_each_step_is_timed_whole_and_without_each_part(on_cpu, monkeypatch):
         (LADDER[3].title, "softmax", 0.75),
         (LADDER[3].title, "products", 0.25),
     ]
-    assert [name for name, _ in found] == [WHOLE, *PARTS] and found[0][1] > 0 == found[1][1] == found[2][1]
+    assert [name for name, _ in found] == [WHOLE, *PARTS] and found[0][1] > 0 == found[1][1]  # l = 0
     json.dumps(rows)
