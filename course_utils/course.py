@@ -59,7 +59,9 @@ class Chapter:
 
 
 CHAPTERS = (
-    Chapter("00_start_here", "Start here", "attention, three kernels of your own, and how a kernel goes wrong"),
+    Chapter(
+        "00_start_here", "Start here", "attention, one kernel to mend and two to write, and how a kernel goes wrong"
+    ),
     Chapter(
         "00_memory_and_tools",
         "Memory and tools",

@@ -5,6 +5,7 @@ On a machine with an NVIDIA GPU that nothing else uses, after `make lab`:
     .venv/bin/python -m course_utils bench 02_flash_attention_minimal --record    # and the other chapters
     .venv/bin/python -m course_utils bench host --record            # the host's time of a call, of each operator
     .venv/bin/python -m course_utils bench compiled_step --record   # a training step by torch.compile, of chapter 03
+    .venv/bin/python -m course_utils bench hopper_ablations --record   # chapter 07's steps without a part
     .venv/bin/python -m course_utils bench counters --record        # ncu on the micro-kernels and the chapters' kernels
     .venv/bin/python -m course_utils bench sanitizer --record       # compute-sanitizer on the broken and the clean ones
     .venv/bin/python -m course_utils bench sanitizer --markdown docs/validation.md

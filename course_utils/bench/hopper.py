@@ -35,7 +35,7 @@ from course_utils.bench.timed import (
     resources,
     sdpa,
 )
-from course_utils.cuda import read_kernel
+from course_utils.cuda import Kernel, read_kernel
 from course_utils.launches.hopper import EIGHT_BITS, LADDER, ONE_LEVEL, Step, build, launch, ready
 from course_utils.measured import Row, select
 from course_utils.measured.hopper import (
@@ -124,7 +124,7 @@ def rungs(
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
         inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
         functions = _torchs(*inputs, is_causal)
-        functions |= {step.title: _step_function(step, *inputs, is_causal) for step in steps}
+        functions |= {step.title: step_function(step, *inputs, is_causal) for step in steps}
         for row in _race("rungs", functions, *inputs, is_causal, runs=RUNS):
             more = {"share_of_peak": row["tflop_per_s"] / roofs["tensor cores"]}
             rows.append(row | more | taken.get((row["name"], head_dim), {}))
@@ -466,11 +466,13 @@ def _flash3(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Funct
     return lambda: flash_attn_func(*inputs, causal=is_causal).transpose(1, 2)
 
 
-def _step_function(step: Step, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
-    """Launches a step, always into the same output, which it returns."""
+def step_function(
+    step: Step, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, kernel: Kernel | None = None
+) -> Function:
+    """Launches a step, always into the same output, which it returns. kernel: instead of the step's own."""
     out = torch.empty_like(query)
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    run = ready(step, query, key, value, out, lse, is_causal=is_causal)
+    run = ready(step, query, key, value, out, lse, is_causal=is_causal, kernel=kernel)
 
     def function() -> Tensor:
         run()

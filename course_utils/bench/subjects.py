@@ -17,6 +17,7 @@ from course_utils.bench import (
     flash_attention_minimal,
     flash_attention_v2,
     hopper,
+    hopper_ablations,
     host,
     one_pattern,
     pipeline,
@@ -121,6 +122,11 @@ SUBJECTS: dict[str, Subject] = {
         dict.fromkeys(("json", "record"), False),
         functools.partial(measured.load, "pipeline"),
         lambda rows: View([[{key: row[key] for key in row if key not in ("sites", "moments")} for row in rows]]),
+    ),
+    "hopper_ablations": Subject(
+        hopper_ablations.hopper_ablations,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "hopper_ablations"),
     ),
     "emulator": Subject(emulator.measure, {"json": False}, machine=emulator.machine),
     "counters": Subject(

@@ -801,8 +801,8 @@ _ALL = [
         **_of_file("appended_too_early", "append", _append),
         tool="check",
         symptom="The new tokens overwrite those before them, and what stands in their own places is attended.",
-        lesson="Say of every length whether the new tokens are counted. Names do not: FlashAttention's cache_seqlens "
-        "are the lengths before, FlashInfer's and ours those after.",
+        lesson="Say of every length whether it includes the new tokens; the name does not tell. FlashAttention's "
+        "cache_seqlens excludes them; FlashInfer's lengths and the lengths of this course include them.",
     ),
     BrokenKernel(
         "new_token_unseen",

@@ -83,7 +83,7 @@ class Step:
         if self.in_e4m3:
             return (*E4M3_TILES[head_dim].options, *self.more)
         sizes = {"D": head_dim} | ({"CONSUMERS": self.consumers[head_dim]} if self.consumers else {})
-        return (*defines(**sizes), BF16_OPTION[dtype])
+        return (*defines(**sizes), BF16_OPTION[dtype], *self.more)
 
     def rows(self, head_dim: int) -> int:
         """Queries of a block."""
@@ -156,6 +156,12 @@ LADDER = (
         consumers={d: long.consumers for d, (_, long) in TILES.items()},
         at_once=heads_at_once,
     ),
+)
+COPIES_AFTER = replace(
+    LADDER[0],
+    title="wgmma, copies after",
+    idea="The next tiles are requested after S has been started, not before.",
+    more=("-DCOPIES_AFTER=1",),
 )
 
 EIGHT_BITS = Step(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from course_utils.cuda import Kernel, KernelSource, RawModule, read_kernel
 from course_utils.launches.hopper import Step, ready
-from course_utils.toolchain.source import closing
+from course_utils.toolchain.source import statement_calls
 
 LEADERS, MOMENTS = 4, 1024  # as in timestamps.cuh
 READ = """
@@ -58,13 +58,7 @@ class Moment(NamedTuple):
 def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
     """The kernel's text with each call of a verb wrapped in readings of the clock, and the wrapped calls by number."""
     text, sites, insertions = str(source), [], {}
-    for call in re.finditer(rf"(?<![\w:.])({'|'.join(VERBS)})(<[^<>;]*>)?\(", text):
-        opening = call.end() - 1
-        end = closing(text, opening) + 1
-        if end > len(text):
-            raise ValueError(f"a bracket that does not close in {text[opening : opening + 40]!r}")
-        if text[end : end + 1] != ";":  # no call as a statement of its own
-            continue
+    for call, end in statement_calls(text, VERBS):
         insertions[_body_around(text, call.start())] = " int next_note = first_note();"
         insertions[call.start()] = "{ const int before = clock(); "
         insertions[end + 1] = f" note(next_note, before, {len(sites)}); }}"

@@ -1,4 +1,4 @@
-"""Names of the rows and sizes of what was measured in 07_hopper.json.
+"""Names of the rows and sizes of what was measured in 07_hopper.json and hopper_ablations.json.
 
 `bench` writes them, chapters read them.
 """
@@ -13,3 +13,4 @@ FLOPS_OF_A_CLOCK = 4096  # of a multiprocessor's tensor cores, in 16 bits (NVIDI
 TOKENS, WIDTH = 16384, 2048  # B · L and H · d
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 LONGEST = 131072
+WHOLE = "nothing"  # what the kernel of a step is without, if it is the step itself

@@ -26,7 +26,7 @@ import difflib
 import functools
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -186,6 +186,19 @@ def closing(code: str, opening: int) -> int:
             if depth == 0:
                 return i
     return len(code)
+
+
+def statement_calls(code: str, names: Iterable[str]) -> Iterator[tuple[re.Match[str], int]]:
+    """The calls of these functions that are statements of their own: the match of the call up to its opening bracket,
+    with the function's name as group 1, and the index of the semicolon. Raises ValueError where a bracket does not
+    close."""
+    for call in re.finditer(rf"(?<![\w:.])({'|'.join(names)})(<[^<>;]*>)?\(", code):
+        opening = call.end() - 1
+        end = closing(code, opening) + 1
+        if end > len(code):
+            raise ValueError(f"a bracket that does not close in {code[opening : opening + 40]!r}")
+        if code[end : end + 1] == ";":
+            yield call, end
 
 
 def split_outside_brackets(text: str, separator: str = ",", *, brackets: str = "()[]{}") -> list[str]:

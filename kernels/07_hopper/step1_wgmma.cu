@@ -3,18 +3,22 @@
 // Step 1 of the ladder: chapter 03's loop, all threads copy (cp.async, two buffers) and all
 // multiply. What is new are the products. Four warps, a warpgroup, start one together: 64 rows by
 // 128 columns. It reads K and V from shared memory itself, without ldmatrix and without registers
-// for them, and runs beside the threads, which here just wait for it.
+// for them, and runs beside the threads, which here just wait for it. -DCOPIES_AFTER=1 requests the
+// next tiles after S = Q Kᵀ has been started, so that the product runs beside these requests.
 //
 // grid   (ceil(L_q / 128), H, B)       block  (256): two warpgroups with 64 queries each
 // layout Q, O [B, H, L_q, D]  K, V [B, H / group, L_k, D], fp16 or bf16  LSE [B, H, L_q], fp32;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
 // shared 2 · D·(B_R + 4·B_C) bytes, dynamic; B_R = B_C = 128
 // limits scale > 0; D 64 or 128
-// options: -DD=64 -DBF16=0 | -DD=64 -DBF16=1 | -DD=128 -DBF16=0 | -DD=128 -DBF16=1
+// options: -DD=64 -DBF16=0 | -DD=64 -DBF16=1 | -DD=128 -DBF16=0 | -DD=128 -DBF16=1 | -DD=64 -DBF16=0 -DCOPIES_AFTER=1 | -DD=128 -DBF16=0 -DCOPIES_AFTER=1
 // arch: sm_90a only
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1; wgmma: FlashAttention-3 (arXiv
 //        2407.08608), §2.2
 constexpr int B_R = 128, B_C = 128, THREADS = 256, BUFFERS = 2;
+#ifndef COPIES_AFTER
+#define COPIES_AFTER 0
+#endif
 #include "async_copy.cuh"
 #include "warpgroup_tile.cuh"
 
@@ -72,14 +76,17 @@ step1_wgmma(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O
         wait_for_copies<0>();
         publish_tile();
         __syncthreads();   // the tiles are there, and all are done with the previous ones
-        if (next < keys_end) {
+        auto request_next = [&] {
+            if (next >= keys_end) return;
             load_tile_async<B_C>(shared.K[1 - buffer], K + (long long)next * D, L_k - next);
             load_tile_async<B_C>(shared.V[1 - buffer], V + (long long)next * D, L_k - next);
             commit_copies();
-        }
+        };
         Scores S;
         Weights P;
+        if (!COPIES_AFTER) request_next();
         start_scores(S, shared.Q[w], shared.K[buffer]);
+        if (COPIES_AFTER) request_next();
         wait_for_product<0>(S);
         if (next > L_k || (is_causal && next - 1 > i_w + shift))
             mask(S, i_w, j0, L_k, shift, is_causal);

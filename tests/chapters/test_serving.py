@@ -126,8 +126,9 @@ def test_pages_hold_nan_and_the_table_junk_where_no_token_is():
     assert pages[0].isnan().sum() == pages[0].numel() - 23 * cache[0].shape[1] * cache[0].shape[3]
 
 
-def test_eight_bits_are_two_orders_of_magnitude_less_exact(capsys):
-    assert 20 < runs.error_of_eight_bits(200) < 2000
+def test_eight_bits_are_compared_with_sixteen_that_are_rounded_as_well(capsys):
+    """Of fp16 originals, which a 16-bit cache holds exactly, the ratio would be 148."""
+    assert 60 < runs.error_of_eight_bits() < 120
 
 
 def test_every_mistake_is_wrong_and_silent_and_mended(drawn, tables, capsys):

@@ -8,7 +8,7 @@ import torch
 from course_utils import checks
 from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel
 from course_utils.emulator import configure, sanitize
-from course_utils.launches.hopper import KEYS, LADDER, launch, ready
+from course_utils.launches.hopper import COPIES_AFTER, KEYS, LADDER, launch, ready
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options, with_headers
@@ -82,6 +82,20 @@ def test_correct(device, step):
     for n, (heads, kv_heads, query_length, key_length, is_causal, kind) in enumerate(CASES):
         case = checks.AttentionCase(1, heads, kv_heads, query_length, key_length, HEAD_DIMS[n % 2], is_causal, kind)
         checks.check_attention(operator(step), device=device, dtype=DTYPES[(n + number) % 2], lse=True, cases=[case])
+
+
+def test_step_1_is_right_with_its_copies_after_the_first_product(device):
+    skip_other_gpus(device)
+    cases = [checks.AttentionCase(1, *case[:4], HEAD_DIMS[n % 2], *case[4:]) for n, case in enumerate(CASES)]
+    checks.check_attention(operator(COPIES_AFTER), device=device, dtype=torch.float16, lse=True, cases=cases)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_the_sanitizer_finds_nothing_with_the_copies_after(order):
+    case = checks.AttentionCase(1, 2, 1, 130, 300, 64, True, "normal")
+    with configure(**order), sanitize() as report:
+        launch(COPIES_AFTER, *checks.make_inputs(case, dtype=torch.float16, seed=0)[:3], is_causal=True)
+    assert report.launches == 1 and not report.findings, str(report)
 
 
 @WIDE
@@ -172,6 +186,7 @@ def test_a_part_of_the_block_that_is_held_up_changes_nothing(device, name, delay
 CHANGES = [
     ("step1_", "const bool exists = row < rows_left;", "const bool exists = true;"),
     ("step1_", "next - 1 > i_w + shift", "next > i_w + ROWS + shift"),
+    ("step1_", "if (!COPIES_AFTER) request_next();", ""),
     ("step2_", "load_box(shared.V[buffer], V, j0", "load_box(shared.V[buffer], V, 0"),
     ("step2_", "store_box(O, i_w, head", "store_box(O, i0, head"),
     ("step3_", "return {head, i0, max(1, (end + B_C - 1) / B_C)};", "return {head, i0, max(1, end / B_C)};"),

@@ -1,16 +1,20 @@
-"""The order that ptxas gives to chapter 07's kernels: the new maximum is found while P V of the tile before runs.
+"""The machine code that ptxas makes of chapter 07's kernels, where results are right either way.
 
-`hold` of warpgroup_tile.cuh is there for that. Results are right without it, so only the machine code tells.
+The new maximum is found while P V of the tile before runs: `hold` of warpgroup_tile.cuh is there for that. Step 1's
+copies stand before the first product, or after it. A kernel without its softmax or its products has all else.
 """
 
+import itertools
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from course_utils.launches.hopper import LADDER
+from course_utils.launches.ablations import without
+from course_utils.launches.hopper import COPIES_AFTER, LADDER, Step
 from course_utils.toolchain.nvrtc import compile_kernel
 from course_utils.toolchain.source import KernelSource, read_kernel
 
@@ -18,6 +22,7 @@ HOLDS = [step for step in LADDER if "hold(" in read_kernel(step.file)]
 D = 128
 # Of an instruction, 128 bits: the lowest 12 say which it is, by the names of nvdisasm.
 SHFL_BFLY, WARPGROUP = 0xF89, 0x9C5
+LDGSTS, MUFU, HGMMA = 0xFAE, 0x308, {0x9F0, 0xDF0}  # a copy, an exponential, a product with A in shared memory or not
 ROWS_AND_STEPS = 2 * 2  # shuffles for a new maximum: a lane has two rows, and a row four lanes
 
 
@@ -65,3 +70,34 @@ def test_without_hold_ptxas_waits_first():
 
 def test_the_steps_that_overlap_in_a_consumer_hold():
     assert [step.number for step in HOLDS] == ["4", "5", "6", "7"]
+
+
+# ---------------------------------------------------------------------------------------------- one thing changed
+
+
+def kinds(source: KernelSource, step: Step) -> list[str]:
+    """The copies, exponentials and products of a step's machine code, in their order."""
+    names = {LDGSTS: "copy", MUFU: "exponential"} | dict.fromkeys(HGMMA, "product")
+    code = machine_code(compile_kernel(source, "sm_90a", step.options(D, torch.float16)).cubin)
+    return [names[low & 0xFFF] for low, _ in code if low & 0xFFF in names]
+
+
+@pytest.mark.parametrize(
+    ("step", "order"),
+    [(LADDER[0], ["copy", "product"]), (COPIES_AFTER, ["copy", "product", "copy", "product"])],
+    ids=lambda part: getattr(part, "title", None),
+)
+def test_step_1_requests_the_next_tiles_before_its_first_product_or_after_it(step, order):
+    """The first copies, of both, are those of the first tile."""
+    found = [kind for kind in kinds(read_kernel(step.file), step) if kind != "exponential"]
+    assert [kind for kind, _ in itertools.groupby(found)] == order
+
+
+@pytest.mark.parametrize("step", [LADDER[0], LADDER[3]], ids=lambda step: step.kernel)
+def test_a_kernel_without_a_part_has_the_others_in_full(step):
+    text = read_kernel(step.file)
+    sources = text, without(text, "softmax"), without(text, "products")
+    whole, no_softmax, no_products = (Counter(kinds(source, step)) for source in sources)
+    assert no_softmax["product"] == whole["product"] > 0 == no_products["product"]
+    assert no_products["exponential"] == whole["exponential"] > 64 > 8 >= no_softmax["exponential"]
+    assert whole["copy"] == no_softmax["copy"] == no_products["copy"]
