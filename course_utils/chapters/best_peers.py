@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Sequence
 
 from course_utils import measured, show
+from course_utils.costs import TOP_K, V3_2
 from course_utils.measured import Measurement, Row
 from course_utils.measured.best_peers import (
+    BLOCKS,
     CORE,
     DENSE,
     DENSE_BACKWARD,
@@ -19,6 +21,8 @@ from course_utils.measured.best_peers import (
     Pair,
     pairs,
 )
+from course_utils.measured.hopper import TOKENS, WIDTH
+from course_utils.measured.sparse_patterns import HEAD_DIM, HEADS
 
 FASTER = "our speed ÷ the peer's"
 # Equal blocks are left out: their peer is cuDNN, which comes with torch.
@@ -28,16 +32,24 @@ KINDS = {
     "attention to chosen latents": (CORE,),
 }
 
+_SHAPES = {
+    **dict.fromkeys((DENSE, DENSE_BACKWARD), f"B · L = {TOKENS}, H · d = {WIDTH}, fp16"),
+    **dict.fromkeys((WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS), f"B = 1, H = {HEADS}, d = {HEAD_DIM}, fp16"),
+    CORE: f"H = {V3_2.n_heads}, k = {TOP_K}, bf16",
+}
+
 
 def beside(*parts: str) -> None:
     """Shows the pairs of these parts.
 
     Raises:
         FileNotFoundError: nothing is recorded.
-        ValueError: the record has no pair of one of the parts.
+        KeyError: there is no such part. ValueError: the record has no pair of it.
     """
     record = measured.load(RECORD)
-    show.table([_line(pair) for pair in pairs(record, parts)], caption(record))
+    shapes = dict.fromkeys(_SHAPES[part] for part in parts)
+    table = [_line(pair) for pair in pairs(record, parts)]
+    show.table(table, "; ".join([*shapes, caption(record)]))
 
 
 def to_install() -> None:

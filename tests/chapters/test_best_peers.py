@@ -63,7 +63,8 @@ def test_pairs_of_a_record_are_read_by_their_parts(record):
 def test_a_chapter_shows_both_times_and_the_ratio_with_device_date_and_versions(record, tables):
     shown.beside(DENSE, DENSE_BACKWARD, BLOCKS)
     ((rows, caption),) = tables
-    assert caption == "NVIDIA H200, 2026-11-29, torch 2.11.0, CUDA 13.0, flash-attn-4 4.0.0b36, sgl-flash-mla 1.0.0"
+    shapes, where = "B · L = 16384, H · d = 2048, fp16; B = 1, H = 16, d = 128, fp16; ", "NVIDIA H200, 2026-11-29, "
+    assert caption == f"{shapes}{where}torch 2.11.0, CUDA 13.0, flash-attn-4 4.0.0b36, sgl-flash-mla 1.0.0"
     assert [(row["work"], row["peer"], row["our speed ÷ the peer's"]) for row in rows] == [
         ("full, d = 64", FLASH_4, 1.25),
         ("backward, causal, d = 64", FLASH_4, 0.9),
