@@ -9,8 +9,10 @@ import pytest
 import torch
 
 import course_utils
+from course_utils import measured
 from course_utils.cuda import RawModule
 from course_utils.emulator import sanitize
+from course_utils.measured.best_peers import DENSE, DENSE_BACKWARD, WINDOWS, WINDOWS_BACKWARD, pairs
 from course_utils.toolchain.errors import KernelError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,6 +36,20 @@ def test_the_finding_at_the_top_is_what_its_kernel_gets():
     with sanitize() as report, contextlib.suppress(KernelError):
         RawModule(code=kernel).get_function("add")((2,), (64,), (a, b, c, np.int32(125)))
     assert " ".join(said.split()) in " ".join(str(report).split())
+
+
+@pytest.mark.parametrize(
+    "kernel, parts",
+    [
+        ("chapter 07, `flash-attn-4`", (DENSE, DENSE_BACKWARD)),
+        ("chapter 04, windows, up to 128 K tokens, `flash-attn-4`", (WINDOWS, WINDOWS_BACKWARD)),
+    ],
+)
+def test_the_speed_beside_the_best_peer_is_that_of_its_record(kernel, parts):
+    record = measured.load("best_peers")
+    speeds = [[pair.speed for pair in pairs(record, [part])] for part in parts]
+    cells = [kernel, *(f"{min(of_part):.2f} to {max(of_part):.2f}" for of_part in speeds)]
+    assert f"| {' | '.join(cells)} |" in README.splitlines()
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

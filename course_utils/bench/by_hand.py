@@ -19,11 +19,12 @@ from course_utils import patterns
 from course_utils.bench import flex
 from course_utils.bench.flex import FLEX, FLEX_128, FLEX_TUNED, Attention
 from course_utils.bench.timed import sdpa
+from course_utils.measured.best_peers import CUDNN_VIEW
 from course_utils.patterns import Pattern
 
 BLOCKS = {
     "FLASH, a batch of blocks": SDPBackend.FLASH_ATTENTION,
-    "cuDNN, a batch of blocks": SDPBackend.CUDNN_ATTENTION,
+    CUDNN_VIEW: SDPBackend.CUDNN_ATTENTION,
 }
 WINDOW, DOCUMENTS = "FLASH, its own window", "FLASH, varlen"
 CLASSES = "FLASH's window, strided view"
@@ -43,20 +44,20 @@ def by_hand(pattern: Pattern, length: int, device: str, *, with_flex: bool = Tru
         block = of["block_diagonal"]["block"]
         return {name: functools.partial(_blocks, backend=backend, block=block) for name, backend in BLOCKS.items()}
     if of.keys() == {"sliding_window"}:
-        ends = _ends([length], device)
+        ends = sequence_ends([length], device)
         window = of["sliding_window"]["window"] - 1, 0
         return {WINDOW: functools.partial(_packed, ends=ends, longest=length, window=window)}
     if of.keys() in ({"document"}, {"document", "causal"}):
         lengths = of["document"]["lengths"]
         window = (-1, 0) if "causal" in of else (-1, -1)
-        packed = functools.partial(_packed, ends=_ends(lengths, device), longest=max(lengths), window=window)
+        packed = functools.partial(_packed, ends=sequence_ends(lengths, device), longest=max(lengths), window=window)
         return {DOCUMENTS: packed}
     if of.keys() == {"dilated"} and length % of["dilated"]["dilation"] == 0:
         return _dilated(of["dilated"]["window"], of["dilated"]["dilation"], length, device, with_flex)
     return {}
 
 
-def _ends(lengths: Sequence[int], device: str) -> Tensor:
+def sequence_ends(lengths: Sequence[int], device: str) -> Tensor:
     """The ends of sequences of these lengths, after a 0: what varlen_attn calls cu_seq."""
     return torch.tensor([0, *lengths], device=device).cumsum(0).int()
 
@@ -105,7 +106,7 @@ def _dilated(window: int, dilation: int, length: int, device: str, with_flex: bo
 
 @functools.lru_cache(maxsize=8)
 def _class_ends(sequences: int, tokens: int, device: str) -> Tensor:
-    return _ends([tokens] * sequences, device)
+    return sequence_ends([tokens] * sequences, device)
 
 
 def _by_class(

@@ -108,16 +108,18 @@ def step(
     rows: list[Row] = []
     for length in lengths:
         sizes, q_start = (queries, length), length - queries
-        query, latent = _latents(queries, length, config, device)
+        query, latent = latents(queries, length, config, device)
         indexers = _indexers(queries, length, q_start, config, device)
         logits = indexers.get(INDEXER_FP8, indexers[INDEXER])()
         selected = select_topk(logits, top_k)
         require_selection(f"{TOPK}, {length} keys", selected, logits, top_k)
 
         cores = _cores(query, latent, selected, config)
-        dense: dict[str, Function] = {DENSE: functools.partial(mla.mla_attention, query, latent, **_scale(config))}
+        dense: dict[str, Function] = {
+            DENSE: functools.partial(mla.mla_attention, query, latent, **mla_arguments(config))
+        }
         if takes_wgmma(query.device):
-            portable = functools.partial(mla.dense_forward, query, latent, hopper=False, **_scale(config))
+            portable = functools.partial(mla.dense_forward, query, latent, hopper=False, **mla_arguments(config))
             dense[DENSE_PORTABLE] = portable
         for name, function in cores.items():
             require_core(f"{name}, {length} keys", function(), query, latent, selected, config)
@@ -126,7 +128,7 @@ def step(
 
         # The defaults are bound here and now: by the time of a call, the loop may have rebound the names.
         def whole(score: Callable[[], Tensor], query: Tensor = query, latent: Tensor = latent) -> Tensor:
-            return mla.sparse_mla(query, latent, select_topk(score(), top_k), **_scale(config))[0]
+            return mla.sparse_mla(query, latent, select_topk(score(), top_k), **mla_arguments(config))[0]
 
         kinds = {STEP: INDEXER_FP8, STEP_BF16: INDEXER}
         steps = {name: functools.partial(whole, indexers[of]) for name, of in kinds.items() if of in indexers}
@@ -228,17 +230,17 @@ def core(
     """
     rows: list[Row] = []
     for queries, length, k in shapes:
-        query, latent = _latents(queries, length, config, device)
-        indices = _random_selection(queries, length, k, device)
+        query, latent = latents(queries, length, config, device)
+        indices = random_selection(queries, length, k, device)
         functions = _cores(query, latent, indices, config)
         for name, function in functions.items():
             require_core(name, function(), query, latent, indices, config)
-        in_torch = functools.partial(torch_sparse_mla, query, latent, indices, **_scale(config))
+        in_torch = functools.partial(torch_sparse_mla, query, latent, indices, **mla_arguments(config))
         peers = {CORE_TORCH: in_torch} | _compiled(CORE_COMPILED, in_torch, attend_gathered, device)
         for name, function in peers.items():
             torch_out = function()
-            for rows_of in _ends(queries):
-                expected, _ = reference.sparse_mla(query[rows_of], latent, indices[rows_of], **_scale(config))
+            for rows_of in first_and_last(queries):
+                expected, _ = reference.sparse_mla(query[rows_of], latent, indices[rows_of], **mla_arguments(config))
                 require_right(name, torch_out[rows_of], expected, TORCH_OFF)
             del torch_out
         functions |= peers | _tilelang_cores(query, latent, indices, config)
@@ -261,15 +263,15 @@ def backward(
     backward pass where there are as many queries as keys: it knows no other mask."""
     rows: list[Row] = []
     for queries, length, k in shapes:
-        query, latent = _latents(queries, length, config, device)
-        indices = _random_selection(queries, length, k, device)
+        query, latent = latents(queries, length, config, device)
+        indices = random_selection(queries, length, k, device)
         grad = _normal(queries, config.n_heads, config.kv_lora_rank, device=device)
-        forward = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **_scale(config))
+        forward = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **mla_arguments(config))
         out, lse = forward()
-        for rows_of in _ends(queries):
+        for rows_of in first_and_last(queries):
             part = (tensor[rows_of] for tensor in (query, indices, lse, grad))
             require_gradients(f"{BACKWARD}, queries from {rows_of.start} on", *part, latent, config)
-        scale = _scale(config)["scale"]
+        scale = mla_arguments(config)["scale"]
         functions: dict[str, Function] = {
             BACKWARD: functools.partial(mla.sparse_backward, query, latent, indices, lse, grad, scale=scale),
             CORE_PORTABLE: forward,
@@ -292,7 +294,7 @@ def backward(
     return rows
 
 
-def _random_selection(queries: int, length: int, k: int, device: str) -> Tensor:
+def random_selection(queries: int, length: int, k: int, device: str) -> Tensor:
     """int32 `[S, k]`: k different visible keys of each query at random, or all of them and -1."""
     scores = torch.rand(queries, length, device=device).masked_fill_(~_visible(queries, length, device), -torch.inf)
     best, indices = scores.topk(min(k, length), sorted=False)
@@ -301,9 +303,11 @@ def _random_selection(queries: int, length: int, k: int, device: str) -> Tensor:
 
 def _cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims) -> dict[str, Function]:
     """The operator and, if it takes another kernel, the portable kernel."""
-    cores: dict[str, Function] = {CORE: functools.partial(mla.sparse_mla, query, latent, indices, **_scale(config))}
+    cores: dict[str, Function] = {
+        CORE: functools.partial(mla.sparse_mla, query, latent, indices, **mla_arguments(config))
+    }
     if takes_wgmma(query.device):
-        portable = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **_scale(config))
+        portable = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **mla_arguments(config))
         cores[CORE_PORTABLE] = portable
     return cores
 
@@ -311,14 +315,14 @@ def _cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims)
 def _tilelang_cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims) -> dict[str, Function]:
     """TileLang's kernels for the sparse core that run here, after a check of each."""
     made = {
-        name: functools.partial(tilelang_peers.sparse_core, of, query, latent, indices, **_scale(config))
+        name: functools.partial(tilelang_peers.sparse_core, of, query, latent, indices, **mla_arguments(config))
         for name, of in CORE_TILELANG.items()
     }
     functions = that_run(made, f"{len(latent)} keys, k = {indices.shape[1]}")
     for name, function in functions.items():
         out = function()
-        for rows in _ends(len(query)):
-            expected, _ = reference.sparse_mla(query[rows], latent, indices[rows], **_scale(config))
+        for rows in first_and_last(len(query)):
+            expected, _ = reference.sparse_mla(query[rows], latent, indices[rows], **mla_arguments(config))
             require_right(name, out[rows], expected, OURS_OFF)
     return functions
 
@@ -382,7 +386,7 @@ def index(
         peers = {INDEXER_TORCH: in_torch} | _compiled(INDEXER_COMPILED, in_torch, fused_scores, device)
         for name, function in peers.items():
             torch_logits = function()
-            for rows_of in _ends(queries):
+            for rows_of in first_and_last(queries):
                 expected = reference.lightning_indexer(q[rows_of], k, weights[rows_of], q_start=length)
                 require_right(name, torch_logits[rows_of], expected, TORCH_OFF)
             del torch_logits
@@ -406,7 +410,7 @@ def _tilelang_indexer(q: Tensor, k: Tensor, weights: Tensor, length: int) -> dic
     functions = that_run({INDEXER_TILELANG: made}, f"{length} keys")
     for name, function in functions.items():
         logits = function()
-        for rows in _ends(len(q)):
+        for rows in first_and_last(len(q)):
             scales = {"q_scale": q_scale[rows], "k_scale": k_scale}
             expected = reference.lightning_indexer(q8[rows], k8, weights[rows], q_start=length, **scales)
             require_right(name, logits[rows], expected, OURS_OFF)
@@ -509,12 +513,12 @@ def rebuild(
     ) -> Tensor:
         q_nope, q_rope, latent, k_rope, w_uk, w_uv = (tensor.to(dtype) for tensor in tensors)
         query = torch.cat([torch.einsum("shn,hnc->shc", q_nope, w_uk), q_rope], dim=-1)
-        o, _ = attention(query, torch.cat([latent, k_rope], dim=-1), **_scale(config))
+        o, _ = attention(query, torch.cat([latent, k_rope], dim=-1), **mla_arguments(config))
         return torch.einsum("shc,hvc->shv", o, w_uv)
 
     in_bf16 = [tensor.bfloat16() for tensor in tensors]
     functions: dict[str, Function] = {
-        REBUILT: functools.partial(mla.mla_reprojected, *tensors, scale=_scale(config)["scale"]),
+        REBUILT: functools.partial(mla.mla_reprojected, *tensors, scale=mla_arguments(config)["scale"]),
         ABSORBED_TORCH: functools.partial(absorbed, _torch_mla, tensors, torch.float32),
         DENSE: functools.partial(absorbed, mla.mla_attention, in_bf16, torch.bfloat16),
     }
@@ -622,8 +626,8 @@ def require_core(
     name: str, result: tuple[Tensor, Tensor], query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims
 ) -> None:
     """Raises RuntimeError unless the first and the last queries have the output and log-sum-exp of float64."""
-    for rows in _ends(len(query)):
-        expected = reference.sparse_mla(query[rows], latent, indices[rows], **_scale(config))
+    for rows in first_and_last(len(query)):
+        expected = reference.sparse_mla(query[rows], latent, indices[rows], **mla_arguments(config))
         _require_attention(name, result, expected, rows)
 
 
@@ -631,16 +635,16 @@ def require_dense(
     name: str, result: tuple[Tensor, Tensor], query: Tensor, latent: Tensor, config: DeepSeekDims
 ) -> None:
     """Raises RuntimeError unless dense causal MLA has the output and log-sum-exp of float64 for these queries."""
-    for rows in _ends(len(query)):
+    for rows in first_and_last(len(query)):
         visible = latent[: len(latent) - len(query) + rows.stop]
-        _require_attention(name, result, reference.mla_attention(query[rows], visible, **_scale(config)), rows)
+        _require_attention(name, result, reference.mla_attention(query[rows], visible, **mla_arguments(config)), rows)
 
 
 def require_mha(name: str, out: Tensor, query: Tensor, key: Tensor, value: Tensor) -> None:
     """Raises RuntimeError unless causal attention in MHA mode, `[1, H, L, d]`, is right in the first and the last
     head."""
     heads = [0, query.shape[1] - 1]
-    for rows in _ends(query.shape[2]):
+    for rows in first_and_last(query.shape[2]):
         visible = key.shape[2] - query.shape[2] + rows.stop
         wide = pad(value[:, heads, :visible], (0, query.shape[3] - value.shape[3]))  # the reference wants them alike
         expected = reference.attention(query[:, heads, rows], key[:, heads, :visible], wide, is_causal=True)
@@ -663,9 +667,9 @@ def require_gradients(
     config: DeepSeekDims,
 ) -> None:
     """Raises RuntimeError unless `mla.sparse_backward` returns the gradients of float64 for these queries."""
-    ours = mla.sparse_backward(query, latent, indices, lse, grad, scale=_scale(config)["scale"])
+    ours = mla.sparse_backward(query, latent, indices, lse, grad, scale=mla_arguments(config)["scale"])
     inputs = [tensor.double().requires_grad_() for tensor in (query, latent)]
-    expected, _ = reference.sparse_mla(*inputs, indices, **_scale(config))
+    expected, _ = reference.sparse_mla(*inputs, indices, **mla_arguments(config))
     right = torch.autograd.grad(expected, inputs, grad.double())
     for what, our, their in zip(("query", "latent"), ours, right, strict=True):
         require_right(f"{name}, gradient of {what}", our, their, GRADIENT_OFF)
@@ -733,7 +737,7 @@ def _indexers(
     functions = that_run({name: lambda fn=fn: fn for name, fn in made.items()}, f"{length} keys")
     for name, function in functions.items():
         logits = function()
-        for rows in _ends(queries):
+        for rows in first_and_last(queries):
             vectors, scales = (q[rows], k), {}
             if name != INDEXER:
                 vectors, scales = (q8[rows], k8), {"q_scale": q_scale[rows], "k_scale": k_scale}
@@ -750,7 +754,7 @@ def _index_inputs(queries: int, length: int, config: DeepSeekDims, device: str) 
     return _normal(queries, heads, head_dim, device=device), _normal(length, head_dim, device=device), weights
 
 
-def _latents(queries: int, length: int, config: DeepSeekDims, device: str) -> tuple[Tensor, Tensor]:
+def latents(queries: int, length: int, config: DeepSeekDims, device: str) -> tuple[Tensor, Tensor]:
     """Absorbed queries, and latent rows."""
     width = config.kv_lora_rank + config.qk_rope_head_dim
     return _normal(queries, config.n_heads, width, device=device), _normal(length, width, device=device)
@@ -760,7 +764,7 @@ def _normal(*shape: int, device: str) -> Tensor:
     return torch.randn(shape, device=device, dtype=torch.bfloat16)
 
 
-def _scale(config: DeepSeekDims) -> dict[str, float]:
+def mla_arguments(config: DeepSeekDims) -> dict[str, float]:
     """The arguments of MLA's operators and references besides tensors."""
     scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5
     return {"scale": scale, "value_dim": config.kv_lora_rank}
@@ -771,7 +775,7 @@ def _visible(queries: int, length: int, device: str | torch.device) -> Tensor:
     return torch.arange(length, device=device) <= rows + length - queries
 
 
-def _ends(queries: int) -> Iterator[slice]:
+def first_and_last(queries: int) -> Iterator[slice]:
     """The first two and the last two queries."""
     yield slice(0, min(2, queries))
     if queries > 2:

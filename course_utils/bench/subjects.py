@@ -10,6 +10,7 @@ from typing import NamedTuple
 from course_utils import measured
 from course_utils.bench import (
     attention_basics,
+    best_peers,
     choosing,
     compiled_step,
     deepseek_sparse,
@@ -109,6 +110,9 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
 SUBJECTS: dict[str, Subject] = {
     **{name: _chapter(name, measure) for name, measure in CHAPTERS.items()},
     **{kind: _pattern(kind) for kind in one_pattern.PATTERNS},
+    "best_peers": Subject(
+        best_peers.best_peers, dict.fromkeys(("json", "record"), False), functools.partial(measured.load, "best_peers")
+    ),
     "host": Subject(
         host.host_times, dict.fromkeys(("json", "record"), False), functools.partial(measured.load, "host")
     ),

@@ -194,6 +194,12 @@ def require_close(name: str, out: Tensor, expected: Tensor, *, at_most: float = 
 
 def require_right(name: str, out: Tensor, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> None:
     """Raises RuntimeError unless 32 rows of the output, the first and last among them, equal fp32 torch."""
+    rows, expected = some_rows(query, key, value, pattern)
+    require_close(f"{name}, {pattern.name}", out[:, :, rows], expected, at_most=MAX_HALF_ERROR[query.dtype])
+
+
+def some_rows(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor]:
+    """32 rows, the first and last among them, and their output by fp32 torch."""
     query_length, key_length, device = query.shape[2], key.shape[2], query.device
     rows = torch.linspace(0, query_length - 1, min(query_length, 32)).long().to(device)
     head = torch.zeros((), dtype=torch.long, device=device)
@@ -201,6 +207,4 @@ def require_right(name: str, out: Tensor, query: Tensor, key: Tensor, value: Ten
     keep = mask_mod(head, head, rows[:, None], torch.arange(key_length, device=device)[None])
     scores = query[:, :, rows].float() @ key.float().mT * query.shape[-1] ** -0.5
     weights = scores.masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num(0)  # a row without a key: 0
-    require_close(
-        f"{name}, {pattern.name}", out[:, :, rows], weights @ value.float(), at_most=MAX_HALF_ERROR[query.dtype]
-    )
+    return rows, weights @ value.float()

@@ -3,8 +3,6 @@
 `bench` writes them, chapters read them.
 """
 
-from course_utils.measured.measurement import Row
-
 CORE, CORE_PORTABLE, CORE_TORCH = "sparse_mla", "sparse_mla, mma.sync", "torch, gather and einsum"
 BACKWARD, BACKWARD_TILELANG = "sparse_mla, backward", "TileLang, backward"
 DENSE, DENSE_PORTABLE = "mla_attention", "mla_attention, mma.sync"
@@ -18,14 +16,3 @@ SPARSE_LAYER, DENSE_LAYER = "deepseek_sparse_attention", "deepseek_mla"
 INDEX_VECTORS = "torch, the indexer's queries and keys"
 QUERIES = 4096  # of a chunk of a prefill
 LENGTHS = tuple(2**n for n in range(13, 18))  # 8 K to 128 K
-# Figures that other authors report for their own kernels, at their own shapes, and the GPU: not timed by this course.
-PUBLISHED: tuple[Row, ...] = (
-    {
-        "part": "core",
-        "name": "FlashMLA, sparse prefill",
-        "tflop_per_s": 640,
-        "device": "H800 SXM5",
-        "says": "up to",
-        "source": "https://github.com/deepseek-ai/FlashMLA",
-    },
-)

@@ -26,8 +26,8 @@ class Measurement:
         name: what was measured, such as "02_flash_attention_minimal".
         device: name of the GPU as the driver gives it.
         driver: version of the NVIDIA driver, or "unknown".
-        versions: of torch, cuda, cudnn (91900 is 9.19.0), cupy and python; of tilelang and flashinfer, peers, where
-            they were recorded.
+        versions: of torch, cuda, cudnn (91900 is 9.19.0), cupy and python; of tilelang, flashinfer,
+            flash-attn-4 and sgl-flash-mla, peers, where they were recorded.
         date: ISO date of the run.
         command: the command that takes these figures again.
         rows: list of dicts with the units in the keys.
@@ -80,6 +80,8 @@ def collect(name: str, rows: list[Row], command: str, *, device: str | None = No
         "python": platform.python_version(),
         "tilelang": _package_version("tilelang"),
         "flashinfer": _package_version("flashinfer-python"),
+        "flash-attn-4": _package_version("flash-attn-4"),
+        "sgl-flash-mla": _package_version("sgl-flash-mla"),
     }
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     driver = _driver_version() if device is None else "none"

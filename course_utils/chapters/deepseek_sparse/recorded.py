@@ -23,7 +23,6 @@ from course_utils.measured.deepseek_sparse import (
     INDEXER,
     INDEXER_FP8,
     LENGTHS,
-    PUBLISHED,
     QUERIES,
     SPARSE_LAYER,
     STEP,
@@ -119,8 +118,7 @@ def backward() -> None:
 
 
 def peers() -> None:
-    """Shows our kernels beside the fastest others that were timed for the same work, and prints what is published for
-    one that was not timed."""
+    """Shows our kernels beside the fastest of torch's and TileLang's for the same work."""
     cases: dict[str, tuple[str, Row]] = {
         "indexer, 64 heads of 128": (INDEXER_FP8, {"part": "indexer", "heads": 64}),
         "indexer, 32 heads of 64": (INDEXER, {"part": "indexer", "heads": 32}),
@@ -138,9 +136,6 @@ def peers() -> None:
         line = {"4,096 queries": work, "our ms": rows[name], "fastest other": best, "its ms": others[best]}
         table.append(line | {"its time / our time": others[best] / rows[name]})
     show.table(table, f"{measured.caption(record())}, TileLang {record().versions.get('tilelang', 'none')}")
-    for row in PUBLISHED:
-        says = f"{row['says']} {row['tflop_per_s']} TFLOP/s on an {row['device']}"
-        print(f"not timed here: {row['name']}, {says}; {row['source']}")
 
 
 def topk() -> None:

@@ -1,0 +1,258 @@
+"""What `bench best_peers` measures: operators of the course beside the best kernels that a user can install.
+
+They are those of `installed_peers`. Every row is a pair, timed by turns on the same random normal inputs, and `speed`
+says how many times as fast as the peer the course's operator is. Both are held against fp32 or float64 first, in some
+rows or in the first head: what is wrong is an error, and not timed. `sparse_attention` takes the kernel that it chooses
+on this GPU. Dense attention has the shapes of chapter 07, windows, documents and blocks those of chapter 04, the core
+that of chapter 05. Times are of the GPU alone, with a cold L2 cache. Conventions as in `timed`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from course_utils import patterns, reference
+from course_utils.bench import deepseek_sparse, installed_peers
+from course_utils.bench.by_hand import by_hand
+from course_utils.bench.sparse_patterns import documents
+from course_utils.bench.timed import Function, all_parts, backward_pass, interleaved, random_inputs, some_rows
+from course_utils.costs import TOP_K, V3_2, DeepSeekDims
+from course_utils.measured import Row
+from course_utils.measured.best_peers import (
+    BLOCKS,
+    CORE,
+    CUDNN_VIEW,
+    DENSE,
+    DENSE_BACKWARD,
+    DOCUMENTS,
+    FLASH_4,
+    FLASH_MLA,
+    WINDOWS,
+    WINDOWS_BACKWARD,
+    Pair,
+)
+from course_utils.measured.deepseek_sparse import CORE as SPARSE_MLA
+from course_utils.measured.deepseek_sparse import QUERIES
+from course_utils.measured.hopper import OURS as HOPPER
+from course_utils.measured.hopper import TOKENS, WIDTH
+from course_utils.measured.sparse_patterns import HEAD_DIM, HEADS
+from course_utils.measured.sparse_patterns import OURS as SPARSE
+from course_utils.operators import choose_kernel, flash_attention_hopper, mla, sparse_attention
+from course_utils.operators.tensor_core import HEAD_DIMS
+from course_utils.patterns import Pattern
+
+RUNS = 3  # of each comparison
+TIMES = {"budget_ms": 25.0, "head_start_us": 600.0}  # for each function in each run; longer than the host takes
+# 1 - cosine from the right numbers that passes: one key too many in a window of 4096 is off by ten times as much.
+MOST_OFF, GRADIENT_OFF = 1e-5, 5e-5
+WINDOW_SIZES = (256, 1024, 4096)
+
+Gradients = Callable[[], tuple[Tensor, ...]]
+
+
+def best_peers() -> list[Row]:
+    """Every pair.
+
+    Raises:
+        RuntimeError: a package is missing, or an output or a gradient is wrong.
+    """
+    for package in (installed_peers.FLASH_4, installed_peers.FLASH_MLA):
+        installed_peers.load(package)
+    return all_parts((dense, dense_backward, windows, windows_backward, documents_packed, blocks, core))
+
+
+# ---------------------------------------------------------------------------------------------- dense attention
+
+
+def dense(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = (1024, 4096, 16384),
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """`flash_attention_hopper` in fp16, with B · L and H · d fixed."""
+    rows: list[Row] = []
+    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
+        inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
+        functions: dict[str, Function] = {
+            HOPPER: functools.partial(flash_attention_hopper, *inputs, is_causal=is_causal),
+            FLASH_4: installed_peers.flash_4(*inputs, is_causal=is_causal),
+        }
+        pattern = patterns.causal() if is_causal else patterns.full()
+        work = f"{pattern.kind}, d = {head_dim}"
+        _require_outputs(work, functions, inputs, pattern)
+        rows += _pairs(DENSE, work, length, functions)
+    return rows
+
+
+def dense_backward(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = (4096, 16384),
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """The backward pass alone of the same, causal."""
+    rows: list[Row] = []
+    for head_dim, length in itertools.product(head_dims, lengths):
+        *inputs, grad_output = random_inputs((tokens // length, width // head_dim, length, head_dim), device, count=4)
+        attention = functools.partial(flash_attention_hopper, is_causal=True)
+        functions: dict[str, Gradients] = {
+            HOPPER: backward_pass(attention, *inputs, grad_output),
+            FLASH_4: installed_peers.flash_4_backward(*inputs, grad_output, is_causal=True),
+        }
+        work = f"causal, d = {head_dim}"
+        _require_gradients(work, functions, inputs, grad_output, patterns.causal())
+        rows += _pairs(DENSE_BACKWARD, work, length, functions)
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------- sparse patterns
+
+
+def windows(
+    *,
+    device: str = "cuda",
+    heads: int = HEADS,
+    lengths: Sequence[int] = (4096, 16384, 131072),
+    sizes: Sequence[int] = WINDOW_SIZES,
+) -> list[Row]:
+    """Sliding windows, causal, beside flash-attn-4's own."""
+    rows: list[Row] = []
+    for size, length in itertools.product(sizes, lengths):
+        inputs = random_inputs((1, heads, length, HEAD_DIM), device)
+        peers = {FLASH_4: installed_peers.flash_4(*inputs, is_causal=True, window=size)}
+        rows += _sparse(WINDOWS, f"window of {size}", inputs, patterns.sliding_window(size), peers)
+    return rows
+
+
+def windows_backward(
+    *, device: str = "cuda", heads: int = HEADS, length: int = 16384, sizes: Sequence[int] = WINDOW_SIZES
+) -> list[Row]:
+    """The backward pass alone of sliding windows."""
+    rows: list[Row] = []
+    for size in sizes:
+        *inputs, grad_output = random_inputs((1, heads, length, HEAD_DIM), device, count=4)
+        pattern = patterns.sliding_window(size)
+        functions: dict[str, Gradients] = {
+            SPARSE: backward_pass(functools.partial(sparse_attention, pattern=pattern), *inputs, grad_output),
+            FLASH_4: installed_peers.flash_4_backward(*inputs, grad_output, is_causal=True, window=size),
+        }
+        work = f"window of {size}"
+        _require_gradients(work, functions, inputs, grad_output, pattern)
+        kernel = choose_kernel(pattern, length, differentiable=True, device=device).kernel
+        rows += _pairs(WINDOWS_BACKWARD, work, length, functions, kernel)
+    return rows
+
+
+def documents_packed(
+    *, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = (4096, 16384, 131072)
+) -> list[Row]:
+    """Chapter 04's documents of 512 to 3072 tokens, causal, beside flash-attn-4 on packed sequences."""
+    rows: list[Row] = []
+    for length in lengths:
+        inputs, parts = random_inputs((1, heads, length, HEAD_DIM), device), documents(length)
+        peers = {FLASH_4: installed_peers.flash_4_packed(*inputs, parts, is_causal=True)}
+        pattern = patterns.document(parts) & patterns.causal()
+        rows += _sparse(DOCUMENTS, "documents of 512 to 3072, causal", inputs, pattern, peers)
+    return rows
+
+
+def blocks(
+    *, device: str = "cuda", heads: int = HEADS, length: int = 16384, sizes: Sequence[int] = (256, 1024)
+) -> list[Row]:
+    """Equal blocks beside cuDNN on a view, and beside flash-attn-4 on packed sequences."""
+    rows: list[Row] = []
+    for size in sizes:
+        inputs, pattern = random_inputs((1, heads, length, HEAD_DIM), device), patterns.block_diagonal(size)
+        peers = {
+            CUDNN_VIEW: functools.partial(by_hand(pattern, length, device)[CUDNN_VIEW], *inputs),
+            FLASH_4: installed_peers.flash_4_packed(*inputs, [size] * (length // size)),
+        }
+        rows += _sparse(BLOCKS, f"blocks of {size}", inputs, pattern, peers)
+    return rows
+
+
+def _sparse(part: str, work: str, inputs: Sequence[Tensor], pattern: Pattern, peers: dict[str, Function]) -> list[Row]:
+    """`sparse_attention` beside its peers on a pattern, after a check of each."""
+    length, device = inputs[0].shape[2], inputs[0].device
+    functions = {SPARSE: functools.partial(sparse_attention, *inputs, pattern)} | peers
+    _require_outputs(f"{work}, L = {length}", functions, inputs, pattern)
+    return _pairs(part, work, length, functions, choose_kernel(pattern, length, device=device).kernel)
+
+
+# ---------------------------------------------------------------------------------------------- the sparse MLA core
+
+
+def core(
+    *,
+    device: str = "cuda",
+    queries: Sequence[int] = (QUERIES, 16, 1),
+    length: int = 8192,
+    top_k: int = TOP_K,
+    config: DeepSeekDims = V3_2,
+) -> list[Row]:
+    """The sparse core of a chunk of a prefill, of a few queries and of the one query of a step, in bf16."""
+    rows: list[Row] = []
+    for count in queries:
+        query, latent = deepseek_sparse.latents(count, length, config, device)
+        indices = deepseek_sparse.random_selection(count, length, top_k, device)
+        arguments = deepseek_sparse.mla_arguments(config)
+        functions = {
+            SPARSE_MLA: functools.partial(mla.sparse_mla, query, latent, indices, **arguments),
+            FLASH_MLA: installed_peers.flash_mla(query, latent, indices, **arguments),
+        }
+        for some in deepseek_sparse.first_and_last(count):
+            expected, _ = reference.sparse_mla(query[some], latent, indices[some], **arguments)
+            for name, function in functions.items():
+                deepseek_sparse.require_right(f"{name}, {count} queries", function()[0][some], expected, MOST_OFF)
+        rows += _pairs(CORE, f"{count:,} quer{'y' if count == 1 else 'ies'}", length, functions)
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------- right, and timed
+
+
+def _require_outputs(work: str, functions: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern) -> None:
+    """Raises RuntimeError unless 32 rows of every output are those of fp32 torch."""
+    chosen, expected = some_rows(*inputs, pattern)
+    for name, function in functions.items():
+        deepseek_sparse.require_right(f"{name}, {work}", function()[:, :, chosen], expected, MOST_OFF)
+
+
+def _require_gradients(
+    work: str, functions: dict[str, Gradients], inputs: Sequence[Tensor], grad_output: Tensor, pattern: Pattern
+) -> None:
+    """Raises RuntimeError unless dq, dk and dv of the first head are those of fp32 torch."""
+    head = [tensor[:1, :1] for tensor in (*inputs, grad_output)]
+    mask = pattern.mask(head[0].shape[2], device=head[0].device)
+    with reference.full_float32():
+        expected = reference.attention_gradients(*head, attn_mask=mask, dtype=torch.float32)
+    for name, function in functions.items():
+        for which, found, right in zip(("dq", "dk", "dv"), function(), expected, strict=True):
+            deepseek_sparse.require_right(f"{which} of {name}, {work}", found[:1, :1], right, GRADIENT_OFF)
+
+
+def _pairs(part: str, work: str, length: int, functions: dict[str, Function], kernel: str | None = None) -> list[Row]:
+    """A row for each peer: the first function, which is ours, beside it."""
+    ours, *peers = functions
+    times = interleaved(functions, ours, RUNS, **TIMES)
+    our, _ = times[ours]
+    rows: list[Row] = []
+    for peer in peers:
+        taken, ratios = times[peer]
+        speeds = [1 / ratio for ratio in ratios]  # ratios: how many times as fast as ours the peer is
+        middle, low, high = statistics.median(speeds), min(speeds), max(speeds)
+        spent = our.median, our.spread, taken.median, taken.spread
+        rows.append(asdict(Pair(part, work, length, ours, kernel, peer, *spent, middle, low, high)))
+    return rows

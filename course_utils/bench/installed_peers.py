@@ -1,0 +1,95 @@
+"""Kernels of packages that a user can install, on the tensors of this course: flash-attn-4 and FlashMLA.
+
+Neither is a dependency of the course. Each function below turns the course's tensors into what a package takes, before
+it is timed, and returns a function without arguments whose result has the course's shape.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+from torch import Tensor
+
+from course_utils.bench.by_hand import sequence_ends
+from course_utils.bench.timed import Function, backward_pass
+
+
+class Package(NamedTuple):
+    """A package by the name of its module, and the command that installs what was tried here."""
+
+    module: str
+    install: str
+
+
+FLASH_4 = Package("flash_attn.cute", "pip install 'flash-attn-4[cu13]==4.0.0b36'")
+# Its wheel asks for a newer torch than the course, and works without.
+FLASH_MLA = Package("flash_mla", "pip install --no-deps sgl-flash-mla==1.0.0")
+
+
+def load(package: Package) -> ModuleType:
+    """The module of a package.
+
+    Raises:
+        RuntimeError: it cannot be imported; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(package.module)
+    except (ImportError, OSError) as error:  # OSError: a library that does not fit this machine
+        raise RuntimeError(
+            f"{package.module} cannot be imported ({error}); to install it: {package.install}"
+        ) from error
+
+
+def flash_4(
+    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False, window: int | None = None
+) -> Function:
+    """flash-attn-4; window: keys that a query sees up to its own, None for all."""
+    attend, inputs = _flash_4(is_causal, window), _rows_first(query, key, value)
+    return lambda: attend(*inputs).transpose(1, 2)
+
+
+def flash_4_backward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    grad_output: Tensor,
+    *,
+    is_causal: bool = False,
+    window: int | None = None,
+) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward pass alone of `flash_4`: dq, dk and dv."""
+    run = backward_pass(_flash_4(is_causal, window), *_rows_first(query, key, value, grad_output))
+    return lambda: tuple(gradient.transpose(1, 2) for gradient in run())
+
+
+def flash_4_packed(
+    query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], *, is_causal: bool = False
+) -> Function:
+    """flash-attn-4 on sequences of these lengths, one after the other in a batch of one."""
+    attend = load(FLASH_4).flash_attn_varlen_func
+    inputs = [tensor[0] for tensor in _rows_first(query, key, value)]
+    ends, longest = sequence_ends(lengths, str(query.device)), max(lengths)
+    sizes = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
+    return lambda: attend(*inputs, **sizes, causal=is_causal)[0].transpose(0, 1)[None]
+
+
+def flash_mla(query: Tensor, latent: Tensor, indices: Tensor, *, scale: float, value_dim: int) -> Function:
+    """FlashMLA's sparse core, by its kernel for Hopper GPUs: the output `[S, H, value_dim]`, and what follows it."""
+    attend = load(FLASH_MLA).flash_mla_sparse_fwd
+    return functools.partial(attend, query, latent[:, None], indices[:, None], scale, value_dim, use_legacy=True)
+
+
+def _flash_4(is_causal: bool, window: int | None) -> Callable[..., Tensor]:
+    """flash-attn-4 on `[B, L, H, d]`."""
+    attend = load(FLASH_4).flash_attn_func
+    ends = (None, None) if window is None else (window - 1, 0)
+    return lambda *inputs: attend(*inputs, causal=is_causal, window_size=ends)[0]
+
+
+def _rows_first(*tensors: Tensor) -> list[Tensor]:
+    """`[B, L, H, d]`, the layout that flash-attn-4 takes."""
+    return [tensor.transpose(1, 2).contiguous() for tensor in tensors]

@@ -1,0 +1,81 @@
+"""The course's kernels beside the best that a user can install, as tables of the record `bench best_peers` makes."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from course_utils import measured, show
+from course_utils.costs import TOP_K, V3_2
+from course_utils.measured import Measurement, Row
+from course_utils.measured.best_peers import (
+    BLOCKS,
+    CORE,
+    DENSE,
+    DENSE_BACKWARD,
+    DOCUMENTS,
+    PACKAGES,
+    RECORD,
+    WINDOWS,
+    WINDOWS_BACKWARD,
+    Pair,
+    pairs,
+)
+from course_utils.measured.hopper import TOKENS, WIDTH
+from course_utils.measured.sparse_patterns import HEAD_DIM, HEADS
+
+FASTER = "our speed ÷ the peer's"
+# Equal blocks are left out: their peer is cuDNN, which comes with torch.
+KINDS = {
+    "dense attention": (DENSE, DENSE_BACKWARD),
+    "windows and packed documents": (WINDOWS, WINDOWS_BACKWARD, DOCUMENTS),
+    "attention to chosen latents": (CORE,),
+}
+
+_SHAPES = {
+    **dict.fromkeys((DENSE, DENSE_BACKWARD), f"B · L = {TOKENS}, H · d = {WIDTH}, fp16"),
+    **dict.fromkeys((WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS), f"B = 1, H = {HEADS}, d = {HEAD_DIM}, fp16"),
+    CORE: f"H = {V3_2.n_heads}, k = {TOP_K}, bf16",
+}
+
+
+def beside(*parts: str) -> None:
+    """Shows the pairs of these parts.
+
+    Raises:
+        FileNotFoundError: nothing is recorded.
+        KeyError: there is no such part. ValueError: the record has no pair of it.
+    """
+    record = measured.load(RECORD)
+    shapes = dict.fromkeys(_SHAPES[part] for part in parts)
+    table = [_line(pair) for pair in pairs(record, parts)]
+    show.table(table, "; ".join([*shapes, caption(record)]))
+
+
+def to_install() -> None:
+    """Shows for each kind of attention which package its figures speak for."""
+    record = measured.load(RECORD)
+    rules = [rule(kind, pairs(record, parts)) for kind, parts in KINDS.items()]
+    show.table(rules, f"{FASTER}; {caption(record)}")
+
+
+def rule(kind: str, of_kind: Sequence[Pair]) -> Row:
+    """What to install, by the mean of the speeds beside one peer: the peer's package if it is below 1."""
+    speeds = [pair.speed for pair in of_kind]
+    (peer,) = {pair.peer for pair in of_kind}
+    mean = statistics.geometric_mean(speeds)
+    line: Row = {"what": kind, "install": PACKAGES[peer] if mean < 1 else "nothing", "mean": mean}
+    line |= {"lowest": min(speeds), "highest": max(speeds)}
+    return line | {"faster": f"{peer} in {sum(speed < 1 for speed in speeds)} of {len(speeds)}"}
+
+
+def caption(record: Measurement) -> str:
+    """The GPU, the date, and the versions of torch and of the packages."""
+    packages = (f"{package} {record.versions[package]}" for package in PACKAGES.values())
+    return f"{measured.caption(record)}, {', '.join(packages)}"
+
+
+def _line(pair: Pair) -> Row:
+    work = f"backward, {pair.work}" if pair.part in (DENSE_BACKWARD, WINDOWS_BACKWARD) else pair.work
+    line: Row = {"work": work, "keys": pair.length, "our kernel": pair.kernel or pair.ours, "our ms": pair.our_ms}
+    return line | {"peer": pair.peer, "its ms": pair.peer_ms, FASTER: pair.speed}

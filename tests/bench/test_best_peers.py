@@ -1,0 +1,170 @@
+"""The course beside the best peers: each pair is of what it says, and only what is right is timed."""
+
+import json
+import sys
+from dataclasses import asdict
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend
+from torch.nn.functional import scaled_dot_product_attention
+
+from course_utils import measured, reference, timing
+from course_utils.bench import best_peers as bench
+from course_utils.bench import by_hand, installed_peers
+from course_utils.costs import DeepSeekDims
+from course_utils.measured.best_peers import (
+    BLOCKS,
+    CORE,
+    CUDNN_VIEW,
+    DENSE,
+    DENSE_BACKWARD,
+    DOCUMENTS,
+    FLASH_4,
+    FLASH_MLA,
+    WINDOWS,
+    WINDOWS_BACKWARD,
+    Pair,
+    pairs,
+)
+
+SMALL = DeepSeekDims(
+    n_heads=3, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=64, v_head_dim=32, index_n_heads=3
+)
+DENSE_SMALL = {"device": "cpu", "tokens": 40, "width": 64, "lengths": (40,), "head_dims": (64,)}
+
+
+def flash_attn_func(query, key, value, *, causal, window_size):
+    """flash-attn-4 on `[B, L, H, d]`, by plain torch; it returns the log-sum-exp, too."""
+    behind = torch.arange(query.shape[1])[:, None] - torch.arange(key.shape[1])
+    keep = behind >= (0 if causal else -query.shape[1])
+    if window_size[0] is not None:
+        keep &= behind <= window_size[0]
+    inputs = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    return scaled_dot_product_attention(*inputs, attn_mask=keep).transpose(1, 2), None
+
+
+def flash_attn_varlen_func(query, key, value, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal):
+    """The same on `[tokens, H, d]`, sequence by sequence."""
+    assert torch.equal(cu_seqlens_q, cu_seqlens_k) and cu_seqlens_q.dtype == torch.int32
+    sizes = cu_seqlens_q.diff().tolist()
+    assert max_seqlen_q == max_seqlen_k == max(sizes)
+    sequences = zip(*(tensor[None].split(sizes, dim=1) for tensor in (query, key, value)), strict=True)
+    outs = [flash_attn_func(*one, causal=causal, window_size=(None, None))[0][0] for one in sequences]
+    return torch.cat(outs), None
+
+
+def flash_mla_sparse_fwd(query, latent, indices, scale, value_dim, *, use_legacy):
+    """FlashMLA on latents `[T, 1, d]` and indices `[S, 1, k]`."""
+    assert use_legacy
+    out, lse = reference.sparse_mla(query, latent[:, 0], indices[:, 0], scale=scale, value_dim=value_dim)
+    return out.to(query.dtype), lse, lse
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """The packages, played by plain torch."""
+    modules = {
+        installed_peers.FLASH_4: SimpleNamespace(
+            flash_attn_func=flash_attn_func, flash_attn_varlen_func=flash_attn_varlen_func
+        ),
+        installed_peers.FLASH_MLA: SimpleNamespace(flash_mla_sparse_fwd=flash_mla_sparse_fwd),
+    }
+    monkeypatch.setattr(installed_peers, "load", modules.__getitem__)
+    monkeypatch.setitem(by_hand.BLOCKS, CUDNN_VIEW, SDPBackend.MATH)
+    torch.manual_seed(0)
+    return modules
+
+
+@pytest.fixture
+def timed(played, monkeypatch):
+    """Timing without a clock: ours is said to take 3 ms, and every peer 2 ms."""
+
+    def compare(functions, **options):
+        ours, *_ = functions
+        return {name: timing.Timing(3.0 if name == ours else 2.0, 0.1) for name in functions}
+
+    monkeypatch.setattr(timing, "compare", compare)
+
+
+def names(rows):
+    """The columns of the rows that say what was timed; every row can be read and written."""
+    json.dumps(rows)
+    assert all(row == asdict(Pair(**row)) for row in rows)
+    return [(row["work"], row["length"], row["ours"], row["kernel"], row["peer"]) for row in rows]
+
+
+def test_dense_attention_is_timed_full_and_causal_and_its_speed_is_ours_over_the_peers(timed):
+    rows = bench.dense(**DENSE_SMALL)
+    works = "full, d = 64", "causal, d = 64"
+    assert names(rows) == [(work, 40, "flash_attention_hopper", None, FLASH_4) for work in works]
+    for row in rows:
+        assert (row["our_ms"], row["peer_ms"]) == (3, 2)
+        assert row["speed"] == row["low"] == row["high"] == pytest.approx(2 / 3), "slower than the peer is below 1"
+
+
+def test_gradients_are_timed_beside_the_peers(timed):
+    (dense,) = names(bench.dense_backward(**DENSE_SMALL))
+    assert dense == ("causal, d = 64", 40, "flash_attention_hopper", None, FLASH_4)
+    (window,) = names(bench.windows_backward(device="cpu", heads=1, length=80, sizes=(24,)))
+    assert window == ("window of 24", 80, "sparse_attention", "range", FLASH_4)
+
+
+def test_patterns_are_timed_beside_the_peers_with_the_kernel_that_the_operator_chooses(timed):
+    one = {"device": "cpu", "heads": 1}
+    (window,) = names(bench.windows(**one, lengths=(80,), sizes=(24,)))
+    assert window == ("window of 24", 80, "sparse_attention", "range", FLASH_4)
+    (packed,) = names(bench.documents_packed(**one, lengths=(1040,)))
+    assert packed == ("documents of 512 to 3072, causal", 1040, "sparse_attention", "range", FLASH_4)
+    found = names(bench.blocks(**one, length=256, sizes=(128,)))
+    assert found == [("blocks of 128", 256, "sparse_attention", "dense", peer) for peer in (CUDNN_VIEW, FLASH_4)]
+
+
+def test_the_core_is_timed_for_a_chunk_and_for_one_query(timed):
+    found = names(bench.core(device="cpu", queries=(5, 1), length=40, top_k=16, config=SMALL))
+    assert found == [(work, 40, "sparse_mla", None, FLASH_MLA) for work in ("5 queries", "1 query")]
+
+
+def test_a_peer_with_another_output_is_an_error(timed, played):
+    packed = played[installed_peers.FLASH_4]
+    packed.flash_attn_func = lambda *inputs, causal, window_size: flash_attn_func(
+        *inputs, causal=causal, window_size=(window_size[0] + 1, 0)
+    )
+    with pytest.raises(RuntimeError, match="flash-attn-4, window of 24, L = 80 is off by"):
+        bench.windows(device="cpu", heads=1, lengths=(80,), sizes=(24,))
+    played[installed_peers.FLASH_MLA].flash_mla_sparse_fwd = lambda *tensors, use_legacy: [
+        1.01 * flash_mla_sparse_fwd(*tensors, use_legacy=use_legacy)[0]
+    ]
+    with pytest.raises(RuntimeError, match="FlashMLA, 5 queries is off by"):
+        bench.core(device="cpu", queries=(5,), length=40, top_k=16, config=SMALL)
+
+
+def test_a_peer_with_another_gradient_is_an_error(timed, played):
+    def without_the_gradient_of_key(query, key, value, **options):
+        return flash_attn_func(query, key.detach() + 0.5 * (key - key.detach()), value, **options)
+
+    played[installed_peers.FLASH_4].flash_attn_func = without_the_gradient_of_key
+    with pytest.raises(RuntimeError, match="dk of flash-attn-4, causal, d = 64 is off by"):
+        bench.dense_backward(**DENSE_SMALL)
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", None)
+    with pytest.raises(RuntimeError, match="flash_attn.cute cannot be imported .*pip install 'flash-attn-4"):
+        bench.best_peers()
+    monkeypatch.setitem(sys.modules, "flash_attn.cute", ModuleType("flash_attn.cute"))
+    monkeypatch.setitem(sys.modules, "flash_mla", None)
+    with pytest.raises(RuntimeError, match="flash_mla cannot be imported .*pip install --no-deps sgl-flash-mla"):
+        bench.best_peers()
+
+
+def test_the_record_of_the_course_has_every_part():
+    record = measured.load("best_peers")
+    parts = {DENSE, DENSE_BACKWARD, WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS, CORE}
+    found = pairs(record, parts)
+    assert len(found) == len(record.rows) and "H200" in record.device and record.date >= "2026-11-29"
+    assert "none" not in (record.versions["flash-attn-4"], record.versions["sgl-flash-mla"])
+    for one in found:
+        assert one.low <= one.speed <= one.high
+        assert one.speed == pytest.approx(one.peer_ms / one.our_ms, rel=0.1)
