@@ -52,18 +52,21 @@ struct Keys {
         return __any_sync(0xffffffff, mine);
     }
 
-    // P = 0 where a query does not see a key; the tile's first query is i0.
+    // P = 0 where a query does not see a key. The tile's first query is i0, and the lane's first is `lane_i0`:
+    // counted from there, all queries are constants, which take no registers.
     __device__ void hide(KeysByQueries& Pt, int i0) const {
-        each_of_lane<1, B_R / 8>([&](int, int n, int e, int, int query) {
+        const int lane_i0 = i0 + threadIdx.x % 4 * 2;
+        each_of_lane<1, B_R / 8>([&](int, int n, int e, int, int) {
             const Queries& by = seen_by[e / 2];
-            if (query < by.start - i0 || query >= by.end - i0) Pt[n][e] = 0;
+            const int query = 8 * n + e % 2;
+            if (query < by.start - lane_i0 || query >= by.end - lane_i0) Pt[n][e] = 0;
         });
     }
 };
 
 __device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV,
                                float* dQ_sum, int* turns, const int* my_turns, float* parts,
-                               const Problem& problem, const Walk& walk, const Column& column,
+                               const Problem& problem, const Walk& walk, const int4* items,
                                int heads) {
     const int w = consumer();
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
@@ -78,6 +81,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
         });
     }
     end_walk(walk, turns);
+    const Column column = column_of_block(items, heads);   // again, not kept in registers
     if (column.part < 0)
         store_gradients(shared, keys, dK, dV, walk, w, problem.scale);
     else
@@ -107,7 +111,7 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
     } else {
         raise_register_limit<240>();
         const int* my_turns = TURNS ? order + order_at[blockIdx.x / heads] : nullptr;
-        consume(shared, dK, dV, dQ_sum, turns, my_turns, parts, problem, walk, column, heads);
+        consume(shared, dK, dV, dQ_sum, turns, my_turns, parts, problem, walk, items, heads);
     }
 }
 
