@@ -185,9 +185,9 @@ meet_tile(KeyGradients& keys, Shared& shared, const Walk& walk, int n, int w, fl
     give_back(shared.gate_Q[buffer]);
 }
 
-// After the last tile: nobody reads K any more, and all have added the last dQ.
+// After the last tile.
 __device__ inline void end_walk(const Walk& walk, int* turns) {
-    sync_threads(1, CONSUMER_THREADS);
+    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more, and all have added the last dQ
     if (TURNS && threadIdx.x == 0) end_turn(turns + walk.number(walk.steps() - 1));
 }
 
