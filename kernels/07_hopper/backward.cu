@@ -12,7 +12,7 @@
 // keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
 // of dQ, 64 × 64 numbers, and adds it to dQ_sum from its registers: by way of shared memory and the copy
 // engine, as in the paper, all took longer on an H100. Under GQA a block loops over the query
-// heads that share its key head.
+// heads that share its key head. What a block does with a tile of queries is in backward_blocks.cuh.
 //
 // Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).
 //
