@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -291,7 +291,7 @@ class ReadyBackward(NamedTuple):
     and turns, int32."""
 
     prepare: ReadyLaunch
-    backward: ReadyLaunch
+    backward: Callable[..., None]  # a launch, or more
     finish: ReadyLaunch
     sizes: tuple[int, int, int]
 

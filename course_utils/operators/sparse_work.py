@@ -122,8 +122,7 @@ def range_columns(
 ) -> Columns:
     """The columns of range_backward.cu. A residue class has its own tiles of keys: of tile n of class c the number is
     c + dilation · n."""
-    sinks, left, right, step, dilation = ranges
-    L_q, L_k = query_shape[2], key_shape[2]
+    dilation, L_q, L_k = ranges.dilation, query_shape[2], key_shape[2]
     tiles = torch.arange(class_tiles(L_k, dilation, tile.block_cols))
     of_class, j = tiles % dilation, tiles // dilation * tile.block_cols
     first = of_class - (L_k - L_q)
@@ -131,15 +130,20 @@ def range_columns(
     keys, queries = (L_k - of_class + dilation - 1) // dilation, (L_q - query + dilation - 1) // dilation
     shift = (query - first) // dilation
     exists = j < keys
-
-    def end_of(j: Tensor) -> Tensor:
-        end = (j + left) // step * step + step - shift
-        return torch.where(j < sinks, queries, torch.minimum(end, queries))
-
-    starts = ((j - right + step) // step * step - shift).clamp_(min=0)
-    ends = torch.maximum(end_of(j), end_of(torch.minimum(j + tile.block_cols, keys) - 1))
+    starts, ends_of_first = rows_that_see(ranges, j, queries, shift)
+    _, ends_of_last = rows_that_see(ranges, torch.minimum(j + tile.block_cols, keys) - 1, queries, shift)
+    ends = torch.maximum(ends_of_first, ends_of_last)
     tiles, starts, ends = (of_tile[exists].to(device) for of_tile in (tiles, starts, ends))
     return columns_of(tiles, starts, ends, tile, query_shape, key_shape)
+
+
+def rows_that_see(ranges: Ranges, j: Tensor, queries: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows from `starts` to `ends - 1` that see keys j, int64 `[n]`, of a residue class. It has `queries` rows, of
+    which row 0 has position `shift`."""
+    sinks, left, right, step, _ = ranges
+    starts = ((j - right + step) // step * step - shift).clamp_(min=0)
+    ends = (j + left) // step * step + step - shift
+    return starts, torch.where(j < sinks, queries, torch.minimum(ends, queries))
 
 
 def class_tiles(length: int, dilation: int, rows: int) -> int:

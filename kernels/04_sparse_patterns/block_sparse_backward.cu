@@ -91,7 +91,8 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
     if (column.part < 0)
         write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, L_k - j0);
     else
-        write_part(keys, parts, column, heads);
+        for (int m = 0; m < M; m++)
+            write_part(keys.dK[m], keys.dV[m], first_key() + 16 * m, parts, column, heads);
 }
 
 // Where columns were split: dK and dV from their parts.

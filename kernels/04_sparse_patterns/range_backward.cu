@@ -122,7 +122,8 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
     if (column.part < 0)
         write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
     else
-        write_part(keys, parts, column, heads);
+        for (int m = 0; m < M; m++)
+            write_part(keys.dK[m], keys.dV[m], first_key() + 16 * m, parts, column, heads);
 }
 
 #if TABLE

@@ -12,7 +12,7 @@
 // keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
 // of dQ, 64 × 64 numbers, and adds it to dQ_sum from its registers: by way of shared memory and the copy
 // engine, as in the paper, all took longer on an H100. Under GQA a block loops over the query
-// heads that share its key head.
+// heads that share its key head. What a block does with a tile of queries is in backward_blocks.cuh.
 //
 // Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).
 //
@@ -31,45 +31,9 @@
 // options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), §3.1 and Algorithm 3 in its appendix
-constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
-constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
-#include "tile_ring.cuh"
-#include "turns.cuh"
-#include "warpgroup_tile.cuh"
-
-constexpr int THREADS = 256;        // of the kernels before and after
-constexpr int PIECE = ROWS * 64;    // numbers of dQ that a consumer computes
-
-// Of a tile's queries: the log-sum-exp times log2(e), and Δ.
-struct Statistics { float LSE[B_R], delta[B_R]; };
-
-struct Shared {
-    scalar_t K[CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and dV
-    scalar_t Q[BUFFERS][B_R * D], dO[BUFFERS][B_R * D];
-    scalar_t dSt[2][B_C * B_R];   // panels of 64 queries
-    Statistics statistics[BUFFERS];
-    Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
-    Gate gate_K, gate_V;
-};
-static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 96, "the header");
-
-typedef float KeysByQueries[B_R / 8][4];
-typedef unsigned LeftFactor[B_R / 16][4];
-typedef float QueryGradients[8][4];   // a consumer's piece of dQ
+#include "backward_blocks.cuh"
 
 struct Problem { int L_q, L_k, group, is_causal; float scale; };
-
-// A block's keys from j0 on, and the tiles of queries that it meets, one after the other: of each query
-// head that shares the key head, those from tile `first` on. `each`: how many these are.
-struct Walk {
-    int j0, head, first, each, tiles;
-
-    __device__ int steps(const Problem& problem) const { return problem.group * each; }
-    __device__ int head_of(int n) const { return head + n / each; }
-    __device__ int tile_of(int n) const { return first + n % each; }
-    // Its number among all tiles of all heads.
-    __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
-};
 
 // Causal, the block that meets most queries begins first; but if blocks take turns, it comes last: then
 // none waits for one that comes to a tile later.
@@ -80,7 +44,7 @@ __device__ inline Walk walk_of_block(const Problem& problem) {
     // Queries before see no key of this block.
     const int first = problem.is_causal ? max(j0 - (problem.L_k - problem.L_q), 0) / B_R : 0;
     const int head = (blockIdx.z * gridDim.y + blockIdx.y) * problem.group;
-    return {j0, head, first, tiles - first, tiles};
+    return {j0, head, problem.group, first, tiles - first, tiles};
 }
 
 // How many blocks add to a tile of queries before this one does, if they take turns: those that began
@@ -89,39 +53,6 @@ __device__ inline int turn_of_block(const Problem& problem, int tile) {
     if (!problem.is_causal) return blockIdx.x;
     const int last_key = min(problem.L_k, (tile + 1) * B_R + problem.L_k - problem.L_q) - 1;
     return last_key / B_C - ((int)gridDim.x - 1 - (int)blockIdx.x);
-}
-
-// One thread of the producer asks for tiles.
-__device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& dO,
-                               const TensorMap& K, const TensorMap& V, const Statistics* statistics,
-                               const Problem& problem, const Walk& walk) {
-    const int kv_head = walk.head / problem.group;
-    arrive_expecting(&shared.gate_K.full, sizeof(shared.K));
-    for (int w = 0; w < CONSUMERS; w++)
-        load_box(shared.K[w], K, walk.j0 + w * ROWS, kv_head, &shared.gate_K.full);
-    for (int n = 0; n < walk.steps(problem); n++) {
-        const int head = walk.head_of(n), i0 = walk.tile_of(n) * B_R;
-        const auto [buffer, parity] = place(n);
-        Gate& gate = shared.gate_Q[buffer];
-        wait_for(&gate.empty, parity ^ 1);
-        arrive_expecting(&gate.full, sizeof(shared.Q[0]) + sizeof(Statistics));
-        load_box(shared.Q[buffer], Q, i0, head, &gate.full);
-        load_bytes(&shared.statistics[buffer], &statistics[walk.number(n)], sizeof(Statistics),
-                   &gate.full);
-        if (n == 0) {
-            arrive_expecting(&shared.gate_V.full, sizeof(shared.V));
-            for (int w = 0; w < CONSUMERS; w++)
-                load_box(shared.V[w], V, walk.j0 + w * ROWS, kv_head, &shared.gate_V.full);
-        }
-        fill(shared.dO[buffer], shared.gate_dO[buffer], parity, dO, i0, head);
-    }
-}
-
-// Pᵀ = exp(scale · Sᵀ − LSE) in place of Sᵀ.
-__device__ inline void weights(KeysByQueries& St, const float* LSE, float factor) {
-    each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
-        St[n][e] = exp2_approx(fmaf(St[n][e], factor, -LSE[query]));
-    });
 }
 
 // P = 0 where a query does not see a key, or there is no such key. The consumer's first key is j_w.
@@ -133,105 +64,22 @@ __device__ inline void hide(KeysByQueries& Pt, int i0, int j_w, const Problem& p
     });
 }
 
-// dSᵀ = Pᵀ ∘ (dPᵀ − Δ) in place of dPᵀ.
-__device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& Pt,
-                                       const float* delta) {
-    each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
-        dPt[n][e] = Pt[n][e] * (dPt[n][e] - delta[query]);
-    });
-}
-
-// For dQ, which needs all keys of the block: the consumer's rows of dSᵀ to shared memory.
-__device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
-    const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
-    #pragma unroll
-    for (int n = 0; n < B_R / 16; n++) {
-        const scalar_t* chunk = tile + in_panels(B_C, row, 2 * n + lane / 16);
-        stmatrix_x4((unsigned)__cvta_generic_to_shared(chunk), dSt[n]);
-    }
-}
-
-// Starts dQ = dS K, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
-__device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const scalar_t* K, int w) {
-    const unsigned long long ds = descriptor(dSt + (D == 64 ? w * B_C * 64 : 0));
-    const unsigned long long k = descriptor(K + (D == 64 ? 0 : w * ROWS * 64));
-    wgmma_fence();
-    #pragma unroll
-    for (int key = 0; key < B_C; key += 16)
-        multiply_by_columns(flat(dQ), moved(ds, key * 128),
-                            moved(k, key / ROWS * ROWS * D * 2 + key % ROWS * 128), key > 0);
-    wgmma_commit();
-}
-
-// dQ_sum += dQ. Each thread adds four neighbours at a time, and a warp 512 bytes.
-__device__ inline void add_dQ(float* piece, const QueryGradients& dQ) {
-    float4* sums = reinterpret_cast<float4*>(piece) + threadIdx.x % 128;
-    #pragma unroll
-    for (int n = 0; n < 8; n++)
-        atomicAdd(sums + 128 * n, make_float4(dQ[n][0], dQ[n][1], dQ[n][2], dQ[n][3]));
-}
-
-__device__ inline void consume(Shared& shared, const TensorMap& out_dK, const TensorMap& out_dV,
+__device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV,
                                float* dQ_sum, int* turns, const Problem& problem, const Walk& walk) {
-    const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
-    const int j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
-    Output dK = {}, dV = {};
-    wait_until_full(shared.gate_K, 0);
-    wait_until_full(shared.gate_V, 0);
-
-    for (int n = 0; n < walk.steps(problem); n++) {
-        const auto [buffer, parity] = place(n);
-        const int i0 = walk.tile_of(n) * B_R;
-        const scalar_t *Q = shared.Q[buffer], *dO = shared.dO[buffer];
-        const Statistics& statistics = shared.statistics[buffer];
-        scalar_t* dSt_tile = shared.dSt[n % 2];   // the other may still be read for the last dQ
-        KeysByQueries St, dPt;                    // St becomes Pt, and dPt becomes dSt
-        LeftFactor Pt, dSt;
-        QueryGradients dQ;
-
-        wait_until_full(shared.gate_Q[buffer], parity);
-        start_scores(St, shared.K[w], Q);      // Sᵀ = K Qᵀ
-        wait_until_full(shared.gate_dO[buffer], parity);
-        start_scores(dPt, shared.V[w], dO);    // dPᵀ = V dOᵀ
-        wait_for_product<1>(St);
-        weights(St, statistics.LSE, problem.scale * LOG2_E);
-        if (j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift))
-            hide(St, i0, j_w, problem);
-        wait_for_product<0>(dPt);
-        score_gradients(dPt, St, statistics.delta);
-        pack_weights(Pt, St);
-        pack_weights(dSt, dPt);
-        write_dSt(dSt_tile, dSt, w);
-        publish_tile();
-        start_output(dV, Pt, dO);              // dV += Pᵀ dO
-        sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and all have added the last dQ
-        if (TURNS && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));
-        start_dQ(dQ, dSt_tile, shared.K[0], w);
-        start_output(dK, dSt, Q);              // dK += dSᵀ Q
-        wait_for_product<2>(dV);
-        give_back(shared.gate_dO[buffer]);
-        wait_for_product<1>(dQ);
-        const int number = walk.number(n);
-        if (TURNS) wait_for_turn(turns + number, turn_of_block(problem, walk.tile_of(n)));
-        add_dQ(dQ_sum + ((long long)number * CONSUMERS + w) * PIECE, dQ);
-        wait_for_product<0>(dK);
-        give_back(shared.gate_Q[buffer]);
+    const int w = consumer(), j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
+    KeyGradients keys = {};
+    wait_for_keys(shared);
+    for (int n = 0; n < walk.steps(); n++) {
+        const int tile = walk.tile_of(n), i0 = tile * B_R;
+        const bool edge =
+            j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift);
+        meet_tile(keys, shared, walk, n, w, problem.scale, dQ_sum, turns,
+                  turn_of_block(problem, tile), [&](KeysByQueries& Pt) {
+            if (edge) hide(Pt, i0, j_w, problem);
+        });
     }
-
-    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
-    const int steps = walk.steps(problem);
-    if (TURNS && steps > 0 && threadIdx.x == 0) end_turn(turns + walk.number(steps - 1));
-    #pragma unroll
-    for (int r = 0; r < 2; r++) scale_row(dK, r, problem.scale);
-    write_tile(shared.K[w], dK);
-    write_tile(shared.V[w], dV);
-    publish_tile();
-    sync_threads(2 + w, 128);
-    if (threadIdx.x % 128 == 0) {
-        store_box(out_dK, j_w, walk.head / problem.group, shared.K[w]);
-        store_box(out_dV, j_w, walk.head / problem.group, shared.V[w]);
-        wait_for_stores();   // shared memory must live as long
-    }
+    end_walk(walk, turns);
+    store_gradients(shared, keys, dK, dV, walk, w, problem.scale);
 }
 
 extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)
@@ -242,22 +90,14 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
          float scale, int is_causal) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
-    if (threadIdx.x == 0) {
-        for (Gate& gate : shared.gate_Q) initialize(gate, 4 * CONSUMERS);
-        for (Gate& gate : shared.gate_dO) initialize(gate, 4 * CONSUMERS);
-        initialize(shared.gate_K, 4 * CONSUMERS);
-        initialize(shared.gate_V, 4 * CONSUMERS);
-        publish_barriers();
-    }
-    __syncthreads();
+    initialize(shared);
     const Problem problem = {L_q, L_k, group, is_causal, scale};
     const Walk walk = walk_of_block(problem);
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();
         if (threadIdx.x == CONSUMER_THREADS)
-            produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), problem,
-                    walk);
+            produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
     } else {
         raise_register_limit<240>();
         consume(shared, dK, dV, dQ_sum, turns, problem, walk);
@@ -266,7 +106,7 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
 
 // ---- before and after: 256 threads share a tile of queries, of which one has 8 columns of a row at a time
 
-constexpr int CHUNKS = D / 8;
+constexpr int THREADS = 256, CHUNKS = D / 8;
 
 // The rows of the block's tile, of all heads, begin at this one; it has so many.
 struct TileRows { long long tile, first; int count; };

@@ -9,7 +9,7 @@
 // first to end − 1 are queries, or entries of a list. Part −1: the column is not split.
 // parts [parts, 2, B, H_k, B_C, D], fp32: what each part has of dK / scale and of dV
 // split [m]: (tile of keys, first part, end part, unused)
-// Include after gradient_tile.cuh.
+// Include after D, B_C and THREADS are defined, and tensor_core.cuh.
 #pragma once
 
 struct Column {
@@ -25,24 +25,23 @@ __device__ inline Column column_of_block(const int4* items, int heads) {
     return {item.x, item.y, item.z, item.w, group * heads + blockIdx.x % heads};
 }
 
-// All rows of the part, also those past the last key: merge_parts leaves them out.
-__device__ inline void write_part(const KeyGradients& keys, float* parts, const Column& column,
-                                  int heads) {
+// What a warp has of dK and dV of 16 keys, from row `row` of the tile on; also rows past the last key:
+// merge_parts leaves them out.
+__device__ inline void write_part(const float (&dK)[D / 8][4], const float (&dV)[D / 8][4], int row,
+                                  float* parts, const Column& column, int heads) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const long long all_heads = (long long)gridDim.z * gridDim.y * heads, size = B_C * D;
-    float* dK = parts + (2 * column.part * all_heads + column.key_head) * size;
-    float* dV = dK + all_heads * size;
+    float* part_of_dK = parts + (2 * column.part * all_heads + column.key_head) * size;
+    float* part_of_dV = part_of_dK + all_heads * size;
     #pragma unroll
-    for (int m = 0; m < M; m++)
+    for (int half = 0; half < 2; half++)
         #pragma unroll
-        for (int half = 0; half < 2; half++)
-            #pragma unroll
-            for (int c = 0; c < D / 8; c++) {
-                const int at = (first_key() + 16 * m + 8 * half + g) * D + 8 * c + 2 * t;
-                const float *k = keys.dK[m][c] + 2 * half, *v = keys.dV[m][c] + 2 * half;
-                *reinterpret_cast<float2*>(dK + at) = make_float2(k[0], k[1]);
-                *reinterpret_cast<float2*>(dV + at) = make_float2(v[0], v[1]);
-            }
+        for (int c = 0; c < D / 8; c++) {
+            const int at = (row + 8 * half + g) * D + 8 * c + 2 * t;
+            const float *k = dK[c] + 2 * half, *v = dV[c] + 2 * half;
+            *reinterpret_cast<float2*>(part_of_dK + at) = make_float2(k[0], k[1]);
+            *reinterpret_cast<float2*>(part_of_dV + at) = make_float2(v[0], v[1]);
+        }
 }
 
 // dK and dV of the columns that were split; four numbers of each per thread. The grid's x counts

@@ -160,7 +160,7 @@ CHANGES = [
     ("return head + n / each;", "return head;"),
     ("row = w * ROWS + warp_row() + lane % 16", "row = warp_row() + lane % 16"),
     ("key / ROWS * ROWS * D * 2 + key % ROWS * 128", "key % ROWS * 128"),
-    ("scale_row(dK, r, problem.scale)", "scale_row(dK, r, 1)"),
+    ("scale_row(keys.dK, r, scale)", "scale_row(keys.dK, r, 1)"),
     ("first + n % each", "n % each"),
     ("if (row + 8 < rows.count)", "if (row + 9 < rows.count)"),
 ]
@@ -179,13 +179,14 @@ def test_a_broken_kernel_fails_the_check(monkeypatch, break_kernel, right, wrong
         check(dtype=HALF, cases=[case])
 
 
-# Not wait_for_product<2>(dV): the producer asks for Q first, whose place is given back when all products have ended.
+# Not wait_for_product<2>(keys.dV): the producer asks for Q first, whose place is given back when all products have
+# ended.
 RACES = [
     ("shared.dSt[n % 2]", "shared.dSt[0]"),
-    ("        sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and all have added the last dQ\n", ""),
-    ("        publish_tile();\n        start_output(dV", "        start_output(dV"),
-    ("        wait_for_product<0>(dK);\n", ""),
-    ("    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more\n", ""),
+    ("    sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and all have added the last dQ\n", ""),
+    ("    publish_tile();\n    start_output(keys.dV", "    start_output(keys.dV"),
+    ("    wait_for_product<0>(keys.dK);\n", ""),
+    ("    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more, and all have added the last dQ\n", ""),
 ]
 
 

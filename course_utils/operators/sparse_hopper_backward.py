@@ -1,0 +1,130 @@
+"""Gradients under a pattern whose rows are ranges, on a Hopper GPU or the emulator: chapter 07's backward pass with
+kernels/04_sparse_patterns/range_backward_hopper.cu in its middle. Dilated ranges are not taken."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import ALLOCATED, PASSED, PassedMap, ReadyLaunch
+from course_utils.operators import hopper
+from course_utils.operators.attention import Call
+from course_utils.operators.sparse_work import Columns, columns_of, rows_that_see
+from course_utils.operators.tensor_core import BackwardTile, kernel
+from course_utils.patterns import Ranges, RowRanges
+
+RANGE_BACKWARD = "04_sparse_patterns/range_backward_hopper.cu"
+COLUMN_TILES = {  # how columns are cut: consumers' warps have 16 keys each, and meet B_r queries at a time
+    head_dim: BackwardTile(head_dim, 8, 16, hopper.BackwardTile(head_dim).rows) for head_dim in (64, 128)
+}
+MERGE_THREADS = 256
+
+
+def ready_range_backward(
+    call: Call, ranges: Ranges | RowRanges, *, deterministic: bool = False
+) -> hopper.ReadyBackward:
+    """The launches of the backward pass of a call in which query rows see ranges of keys.
+
+    What is returned takes query, key, value, out, lse and the gradient of out, all dense, and returns the gradients of
+    query, key and value. ranges: for the lengths of the call; rows on its device. deterministic: blocks take turns to
+    add to dQ, and every run gives the same bits.
+    """
+    batch, heads, query_length, head_dim = call.query_shape
+    kv_heads, key_length = call.key_shape[1:3]
+    tile = hopper.BackwardTile(head_dim, deterministic)
+    by_key = rows_by_key(ranges, query_length, key_length, call.device)
+    columns = columns_of_keys(by_key, call, deterministic)
+    of_queries, of_keys = (functools.partial(hopper.tile_map, rows=rows) for rows in (tile.rows, hopper.ROWS))
+    order = order_of(columns.items, tile.rows) if deterministic else (columns.items.new_empty(0),) * 2
+
+    def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
+        return ReadyLaunch(kernel(RANGE_BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
+
+    parts = PASSED if columns.parts else by_key.starts.new_empty(0, dtype=torch.float32)
+    attend = ready(
+        "range_backward",
+        (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
+        384,
+        (
+            *map(PassedMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys)),
+            *(ALLOCATED, ALLOCATED, ALLOCATED),
+            *call.scalars,
+            *(columns.items, np.int32(columns.heads), parts),
+            *by_key,
+            *order,
+        ),
+        tile.shared_bytes,
+    )
+    dense = hopper.ready_backward(call, False, deterministic)
+    if not columns.parts:
+        return dense._replace(backward=attend)
+    cut = COLUMN_TILES[head_dim]
+    merge = ready(
+        "merge_gradients",
+        (len(columns.split) * cut.block_cols * head_dim // (4 * MERGE_THREADS), kv_heads, batch),
+        MERGE_THREADS,
+        (PASSED, columns.split, PASSED, PASSED, np.int32(key_length), np.float32(call.factor)),
+    )
+    shape = columns.parts, 2, batch, kv_heads, cut.block_cols, head_dim
+    return dense._replace(backward=_SplitColumns(attend, merge, shape))
+
+
+class _SplitColumns(NamedTuple):
+    """The launches of range_backward and merge_gradients. shape: of the parts, which each call allocates."""
+
+    attend: ReadyLaunch
+    merge: ReadyLaunch
+    shape: tuple[int, ...]
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Tensors as `hopper.ReadyBackward` passes them."""
+        *_, grad_key, grad_value, _, dq_sum, _ = tensors
+        parts = dq_sum.new_empty(self.shape)
+        self.attend(*tensors, parts)
+        self.merge(parts, grad_key, grad_value)
+
+
+def rows_by_key(ranges: Ranges | RowRanges, query_length: int, key_length: int, device: torch.device) -> RowRanges:
+    """The query rows that see each key, int32 `[L_k]` on the device."""
+    if isinstance(ranges, RowRanges):
+        return ranges.by_key(key_length)
+    if ranges.dilation > 1:
+        raise ValueError(f"ranges has dilation {ranges.dilation}; range_backward_hopper.cu takes 1 only")
+    keys, shift = torch.arange(key_length), torch.tensor(key_length - query_length)
+    ends = rows_that_see(ranges, keys, torch.tensor(query_length), shift)
+    return RowRanges(*(end.clamp(0, query_length).int().to(device) for end in ends))
+
+
+def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool) -> Columns:
+    """The columns of range_backward, each from the first row of a tile of queries on. One that no query sees meets one
+    tile, in which all pairs are hidden. in_turns: the last keys come first: then no block waits for one that comes to
+    a tile of queries later, unless a column is split or its queries see all of each other's keys."""
+    (starts, ends), query_length, key_length = by_key, call.query_shape[2], call.key_shape[2]
+    tile, device = COLUMN_TILES[call.key_shape[3]], starts.device
+    tiles = torch.arange(ceil_div(key_length, tile.block_cols), device=device)
+    if in_turns:
+        tiles = tiles.flip(0)
+    first = tiles * tile.block_cols
+    last = (first + tile.block_cols).clamp(max=key_length) - 1
+    begin = starts[first].clamp(max=query_length - 1) // tile.block_rows * tile.block_rows
+    end = torch.maximum(torch.maximum(ends[first], ends[last]), begin + 1)
+    return columns_of(tiles, begin, end, tile, call.query_shape, call.key_shape)
+
+
+def order_of(items: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Where the numbers of each item begin, int32 `[n]`, and for each tile of `rows` queries of each item how many
+    items before it meet the same tile, int32."""
+    first, end = items[:, 1] // rows, (items[:, 2] + rows - 1) // rows
+    counts = end - first
+    at = counts.cumsum(0) - counts
+    number = torch.arange(int(counts.sum()), device=items.device)
+    tiles = number - torch.repeat_interleave(at - first, counts)
+    sorted_tiles, by_tile = tiles.sort(stable=True)
+    before = torch.empty_like(number)
+    before[by_tile] = number - torch.searchsorted(sorted_tiles, sorted_tiles)
+    return at.int(), before.int()

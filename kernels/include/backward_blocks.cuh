@@ -1,0 +1,208 @@
+// backward_blocks.cuh — FlashAttention-3's backward pass as a block sees it: its 128 keys meet tiles of
+// B_R queries, one after the other.
+//
+// A producer brings the tiles. A consumer has 64 of the keys, and keeps their dK and dV in registers. Of each
+// tile it computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code, then Pᵀ and dSᵀ, and what they add to dV,
+// dK and dQ. A kernel says which tiles a block meets (Walk), which pairs are hidden, and whose turn it is.
+// The layout of the statistics and of dQ_sum: 07_hopper/backward.cu, whose first and last kernel make them
+// and read them.
+// Include after D, BF16 and TURNS are defined.
+// paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
+#pragma once
+constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
+constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
+#include "tile_ring.cuh"
+#include "turns.cuh"
+#include "warpgroup_tile.cuh"
+
+constexpr int PIECE = ROWS * 64;    // numbers of dQ that a consumer computes
+
+// Of a tile's queries: the log-sum-exp times log2(e), and Δ.
+struct Statistics { float LSE[B_R], delta[B_R]; };
+
+struct Shared {
+    scalar_t K[CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and dV
+    scalar_t Q[BUFFERS][B_R * D], dO[BUFFERS][B_R * D];
+    scalar_t dSt[2][B_C * B_R];   // panels of 64 queries
+    Statistics statistics[BUFFERS];
+    Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
+    Gate gate_K, gate_V;
+};
+static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 96, "the kernels' headers");
+
+typedef float KeysByQueries[B_R / 8][4];
+typedef unsigned LeftFactor[B_R / 16][4];
+typedef float QueryGradients[8][4];   // a consumer's piece of dQ
+
+struct KeyGradients { Output dK, dV; };   // of a consumer's keys; dK not yet times the scale
+
+// A block's keys from j0 on, and the tiles of queries that it meets, one after the other: of each of the
+// `group` query heads that share the key head, `head` and those behind it, `each` tiles from tile `first` on.
+// `tiles`: how many a head has.
+struct Walk {
+    int j0, head, group, first, each, tiles;
+
+    __device__ int steps() const { return group * each; }
+    __device__ int kv_head() const { return head / group; }
+    __device__ int head_of(int n) const { return head + n / each; }
+    __device__ int tile_of(int n) const { return first + n % each; }
+    // Its number among all tiles of all heads.
+    __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
+};
+
+// All threads begin so.
+__device__ inline void initialize(Shared& shared) {
+    if (threadIdx.x == 0) {
+        initialize(shared.gate_Q, 4 * CONSUMERS);
+        initialize(shared.gate_dO, 4 * CONSUMERS);
+        initialize(shared.gate_K, 4 * CONSUMERS);
+        initialize(shared.gate_V, 4 * CONSUMERS);
+        publish_barriers();
+    }
+    __syncthreads();
+}
+
+// One thread of the producer asks for tiles.
+__device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& dO,
+                               const TensorMap& K, const TensorMap& V, const Statistics* statistics,
+                               const Walk& walk) {
+    arrive_expecting(&shared.gate_K.full, sizeof(shared.K));
+    for (int w = 0; w < CONSUMERS; w++)
+        load_box(shared.K[w], K, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_K.full);
+    for (int n = 0; n < walk.steps(); n++) {
+        const int head = walk.head_of(n), i0 = walk.tile_of(n) * B_R;
+        const auto [buffer, parity] = place(n);
+        Gate& gate = shared.gate_Q[buffer];
+        wait_for(&gate.empty, parity ^ 1);
+        arrive_expecting(&gate.full, sizeof(shared.Q[0]) + sizeof(Statistics));
+        load_box(shared.Q[buffer], Q, i0, head, &gate.full);
+        load_bytes(&shared.statistics[buffer], &statistics[walk.number(n)], sizeof(Statistics),
+                   &gate.full);
+        if (n == 0) {
+            arrive_expecting(&shared.gate_V.full, sizeof(shared.V));
+            for (int w = 0; w < CONSUMERS; w++)
+                load_box(shared.V[w], V, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_V.full);
+        }
+        fill(shared.dO[buffer], shared.gate_dO[buffer], parity, dO, i0, head);
+    }
+}
+
+// ---- the consumers
+
+// Which of them a thread belongs to.
+__device__ inline int consumer() { return __shfl_sync(0xffffffff, threadIdx.x / 128, 0); }
+
+// Until K and V are there.
+__device__ inline void wait_for_keys(Shared& shared) {
+    wait_until_full(shared.gate_K, 0);
+    wait_until_full(shared.gate_V, 0);
+}
+
+// Pᵀ = exp(scale · Sᵀ − LSE) in place of Sᵀ.
+__device__ inline void weights(KeysByQueries& St, const float* LSE, float factor) {
+    each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
+        St[n][e] = exp2_approx(fmaf(St[n][e], factor, -LSE[query]));
+    });
+}
+
+// dSᵀ = Pᵀ ∘ (dPᵀ − Δ) in place of dPᵀ.
+__device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& Pt,
+                                       const float* delta) {
+    each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
+        dPt[n][e] = Pt[n][e] * (dPt[n][e] - delta[query]);
+    });
+}
+
+// For dQ, which needs all keys of the block: the consumer's rows of dSᵀ to shared memory.
+__device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
+    const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
+    #pragma unroll
+    for (int n = 0; n < B_R / 16; n++) {
+        const scalar_t* chunk = tile + in_panels(B_C, row, 2 * n + lane / 16);
+        stmatrix_x4((unsigned)__cvta_generic_to_shared(chunk), dSt[n]);
+    }
+}
+
+// Starts dQ = dS K, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
+__device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const scalar_t* K, int w) {
+    const unsigned long long ds = descriptor(dSt + (D == 64 ? w * B_C * 64 : 0));
+    const unsigned long long k = descriptor(K + (D == 64 ? 0 : w * ROWS * 64));
+    wgmma_fence();
+    #pragma unroll
+    for (int key = 0; key < B_C; key += 16)
+        multiply_by_columns(flat(dQ), moved(ds, key * 128),
+                            moved(k, key / ROWS * ROWS * D * 2 + key % ROWS * 128), key > 0);
+    wgmma_commit();
+}
+
+// dQ_sum += dQ. Each thread adds four neighbours at a time, and a warp 512 bytes.
+__device__ inline void add_dQ(float* piece, const QueryGradients& dQ) {
+    float4* sums = reinterpret_cast<float4*>(piece) + threadIdx.x % 128;
+    #pragma unroll
+    for (int n = 0; n < 8; n++)
+        atomicAdd(sums + 128 * n, make_float4(dQ[n][0], dQ[n][1], dQ[n][2], dQ[n][3]));
+}
+
+// What consumer w does with tile n of the walk. hide(Pt) puts 0 where a query does not see a key. If blocks
+// take turns, `turn` of them add to the tile's dQ before this one does.
+template <class Hide>
+__device__ __forceinline__ void
+meet_tile(KeyGradients& keys, Shared& shared, const Walk& walk, int n, int w, float scale,
+          float* dQ_sum, int* turns, int turn, Hide hide) {
+    const auto [buffer, parity] = place(n);
+    const scalar_t *Q = shared.Q[buffer], *dO = shared.dO[buffer];
+    const Statistics& statistics = shared.statistics[buffer];
+    scalar_t* dSt_tile = shared.dSt[n % 2];   // the other may still be read for the last dQ
+    KeysByQueries St, dPt;                    // St becomes Pt, and dPt becomes dSt
+    LeftFactor Pt, dSt;
+    QueryGradients dQ;
+
+    wait_until_full(shared.gate_Q[buffer], parity);
+    start_scores(St, shared.K[w], Q);      // Sᵀ = K Qᵀ
+    wait_until_full(shared.gate_dO[buffer], parity);
+    start_scores(dPt, shared.V[w], dO);    // dPᵀ = V dOᵀ
+    wait_for_product<1>(St);
+    weights(St, statistics.LSE, scale * LOG2_E);
+    hide(St);
+    wait_for_product<0>(dPt);
+    score_gradients(dPt, St, statistics.delta);
+    pack_weights(Pt, St);
+    pack_weights(dSt, dPt);
+    write_dSt(dSt_tile, dSt, w);
+    publish_tile();
+    start_output(keys.dV, Pt, dO);         // dV += Pᵀ dO
+    sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and all have added the last dQ
+    if (TURNS && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));
+    start_dQ(dQ, dSt_tile, shared.K[0], w);
+    start_output(keys.dK, dSt, Q);         // dK += dSᵀ Q
+    wait_for_product<2>(keys.dV);
+    give_back(shared.gate_dO[buffer]);
+    wait_for_product<1>(dQ);
+    const int number = walk.number(n);
+    if (TURNS) wait_for_turn(turns + number, turn);
+    add_dQ(dQ_sum + ((long long)number * CONSUMERS + w) * PIECE, dQ);
+    wait_for_product<0>(keys.dK);
+    give_back(shared.gate_Q[buffer]);
+}
+
+// After the last tile.
+__device__ inline void end_walk(const Walk& walk, int* turns) {
+    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more, and all have added the last dQ
+    if (TURNS && threadIdx.x == 0) end_turn(turns + walk.number(walk.steps() - 1));
+}
+
+// After end_walk: dK and dV of consumer w leave by way of its tiles of K and V.
+__device__ inline void store_gradients(Shared& shared, KeyGradients& keys, const TensorMap& out_dK,
+                                       const TensorMap& out_dV, const Walk& walk, int w, float scale) {
+    #pragma unroll
+    for (int r = 0; r < 2; r++) scale_row(keys.dK, r, scale);
+    write_tile(shared.K[w], keys.dK);
+    write_tile(shared.V[w], keys.dV);
+    publish_tile();
+    sync_threads(2 + w, 128);
+    if (threadIdx.x % 128 == 0) {
+        store_box(out_dK, walk.j0 + w * ROWS, walk.kv_head(), shared.K[w]);
+        store_box(out_dV, walk.j0 + w * ROWS, walk.kv_head(), shared.V[w]);
+        wait_for_stores();   // shared memory must live as long
+    }
+}

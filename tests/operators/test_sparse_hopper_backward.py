@@ -1,0 +1,269 @@
+"""range_backward_hopper.cu: right against float64, in turns the same bits in every run, clean, seen to be wrong when
+broken."""
+
+import functools
+import itertools
+import re
+
+import pytest
+import torch
+
+from course_utils import checks, patterns, reference
+from course_utils.cuda import KernelError, read_kernel
+from course_utils.emulator import configure, sanitize
+from course_utils.operators import sparse_work
+from course_utils.operators.attention import Call
+from course_utils.operators.hopper import BackwardTile
+from course_utils.operators.sparse_hopper_backward import (
+    COLUMN_TILES,
+    RANGE_BACKWARD,
+    columns_of_keys,
+    order_of,
+    ready_range_backward,
+    rows_by_key,
+)
+from course_utils.operators.tensor_core import BF16_OPTION, DTYPES, HEAD_DIMS, takes_wgmma
+from course_utils.patterns import UNBOUNDED, Ranges, RowRanges
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
+
+HALF, BF16 = torch.float16, torch.bfloat16
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def on_a_hopper_or_the_emulator(request):
+    device = request.getfixturevalue("device") if "device" in request.fixturenames else CPU
+    if device.type == "cuda" and not takes_wgmma(device):
+        pytest.skip("this GPU is no Hopper")
+
+
+@pytest.fixture
+def short_parts(monkeypatch):
+    """Columns are split where they are longer than a tile of queries and than four times the others, or some such."""
+    monkeypatch.setattr(sparse_work, "SHORTEST_PART", 128)
+
+
+def mask_of(ranges, L_q, L_k):
+    """The dense mask by the definition of Ranges or RowRanges, bool `[L_q, L_k]`."""
+    i, j = torch.arange(L_q)[:, None], torch.arange(L_k)
+    if isinstance(ranges, RowRanges):
+        return (j >= ranges.starts[:, None]) & (j < ranges.ends[:, None])
+    base = (i + L_k - L_q) // ranges.step * ranges.step
+    return (j < base + ranges.right) & ((j >= base - ranges.left) | (j < ranges.sinks))
+
+
+def inputs(ranges, L_q, L_k, head_dim, *, dtype=HALF, kind="normal", group=1, kv_heads=1, batch=1, device=CPU, seed=0):
+    """Query, key, value and the gradient of out, and out and lse, with the mask."""
+    mask = mask_of(ranges, L_q, L_k)
+    case = checks.AttentionCase(batch, group * kv_heads, kv_heads, L_q, L_k, head_dim, False, kind)
+    tensors = [tensor.to(device) for tensor in checks.make_inputs(case, dtype=dtype, seed=seed)]
+    options = {"attn_mask": mask.to(device), "enable_gqa": group > 1}
+    out, lse = reference.attention(*tensors[:3], **options, return_lse=True)
+    return tensors, out.to(dtype), lse.float(), options
+
+
+def gradients(ranges, tensors, out, lse, *, deterministic=False):
+    query, key, value, grad_out = tensors
+    call = Call(query.shape, key.shape, query.dtype, query.device, query.shape[-1] ** -0.5)
+    on_device = RowRanges(*(end.to(query.device) for end in ranges)) if isinstance(ranges, RowRanges) else ranges
+    ready = ready_range_backward(call, on_device, deterministic=deterministic)
+    with checks.poisoned_outputs():
+        return ready(query, key, value, out, lse, grad_out)
+
+
+def check(ranges, L_q, L_k, head_dim, *, deterministic=False, **how):
+    """Against float64, as SPEC's rule for gradients has it; keys that no query sees, and queries that see no key, have
+    gradients of exactly 0."""
+    tensors, out, lse, options = inputs(ranges, L_q, L_k, head_dim, **how)
+    found = gradients(ranges, tensors, out, lse, deterministic=deterministic)
+    exact = reference.attention_gradients(*tensors, **options)
+    same_dtype = functools.cache(lambda: reference.attention_gradients(*tensors, **options, dtype=tensors[0].dtype))
+    for n, (name, of_kernel, wanted) in enumerate(zip("qkv", found, exact, strict=True)):
+        runs = (run()[n] for run in [same_dtype])  # made where it is asked for
+        report = checks.error_report(of_kernel, wanted, runs, factor=checks.GRADIENT_FACTOR, name=f"d{name}")
+        assert report.passed, str(report)
+    mask = options["attn_mask"]
+    grad_query, *of_keys = found
+    assert (grad_query[:, :, ~mask.any(1)] == 0).all()
+    assert all((grad[:, :, ~mask.any(0)] == 0).all() for grad in of_keys)
+
+
+def documents(*lengths):
+    """Rows of documents packed into one sequence, causal."""
+    pattern = patterns.document(list(lengths)) & patterns.causal()
+    return pattern.row_ranges(sum(lengths), sum(lengths), device=CPU)
+
+
+CASES = {  # ranges, L_q, L_k, d; a block has 128 keys, and a tile 128 queries, or 64 for d = 128
+    "window": (Ranges(0, 69, 1), 200, 200, 64),
+    "window over several tiles": (Ranges(0, 150, 1), 300, 290, 128),
+    "window, queries first": (Ranges(0, 40, 1), 257, 100, 128),  # rows before the first key see nothing
+    "window, keys left out": (Ranges(0, 20, 1), 10, 300, 64),  # two tiles of keys that no row sees
+    "sinks and a window": (Ranges(5, 30, 1), 130, 300, 64),
+    "sinks end in the second tile": (Ranges(140, 9, 1), 200, 190, 128),
+    "to the right": (Ranges(0, 0, UNBOUNDED), 113, 65, 64),
+    "symmetric": (Ranges(0, 17, 18), 100, 130, 128),
+    "blocks on the diagonal": (Ranges(0, 0, 48, 48), 200, 150, 128),
+    "documents": (documents(70, 3, 129, 1), 203, 203, 128),
+    "one of each": (Ranges(0, 0, 1), 1, 1, 64),
+}
+ONCE = "window", "window, keys left out", "symmetric", "to the right"
+ALIKE = pytest.mark.exhaustive("`make test` has the same turns of the loops in other ranges")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=ALIKE if name in ONCE else ()) for name in CASES])
+def test_gradients_of_ranges(device, name):
+    number = list(CASES).index(name)
+    check(*CASES[name], dtype=(HALF, BF16)[number % 2], deterministic=number // 2 % 2 == 1, device=device)
+
+
+def test_query_heads_that_share_a_key_head(device):
+    how = {"group": 3, "kv_heads": 2, "kind": "large logits", "device": device}
+    check(Ranges(3, 50, 1), 90, 140, 128, **how)
+    check(documents(40, 60), 100, 100, 64, deterministic=True, **how)
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
+def test_the_column_of_a_sink_is_split(device, short_parts, deterministic):
+    """Four parts, which add up in a fixed order; of two key heads in two batches."""
+    ranges, shape = Ranges(3, 20, 1), (330, 290, 128)
+    call = Call(torch.Size((1, 1, 330, 128)), torch.Size((1, 1, 290, 128)), HALF, CPU, 1.0)
+    assert columns_of_keys(rows_by_key(ranges, 330, 290, CPU), call, deterministic).parts > 1
+    check(ranges, *shape, deterministic=deterministic, kind="large logits", device=device)
+    check(ranges, *shape, deterministic=deterministic, group=2, kv_heads=2, batch=2, dtype=BF16, device=device)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_all_combinations_on_a_gpu(deterministic, dtype):
+    lengths = (1, 63, 64, 65, 113, 200, 257, 1000, 2500)
+    pairs = [*zip(lengths, lengths, strict=True), (65, 130), (200, 3), (1, 200), (1000, 1500), (1500, 1000)]
+    kinds = itertools.cycle(checks.KINDS)
+    for (L_q, L_k), head_dim in itertools.product(pairs, HEAD_DIMS):
+        for ranges in (
+            Ranges(0, 255, 1), Ranges(4, 60, 1), Ranges(0, 0, 256, 256), Ranges(0, 40, 41), Ranges(), documents(L_k)
+        ):  # fmt: skip
+            if isinstance(ranges, RowRanges) and L_q != L_k:
+                continue
+            how = {"group": 2, "kv_heads": 2, "dtype": dtype, "kind": next(kinds), "device": torch.device("cuda")}
+            check(ranges, L_q, L_k, head_dim, deterministic=deterministic, **how)
+
+
+# ---------------------------------------------------------------------------------------------- order
+
+
+def test_in_turns_every_run_gives_the_same_bits(device, short_parts):
+    on_gpu = device.type == "cuda"
+    L_q, L_k, heads = (3000, 2900, 8) if on_gpu else (330, 290, 1)
+    for ranges in (Ranges(3, 100, 1), Ranges(0, 70, 70)):
+        tensors, out, lse, _ = inputs(ranges, L_q, L_k, 128, kv_heads=heads, device=device)
+        first = gradients(ranges, tensors, out, lse, deterministic=True)
+        for _ in range(100 if on_gpu else 1):
+            with configure(thread_order="reverse"):
+                again = gradients(ranges, tensors, out, lse, deterministic=True)
+            assert all(map(torch.equal, first, again))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_blocks_that_wait_for_their_turn_come_to_an_end(short_parts, threads):
+    """However many of them the machine runs at a time: those before have begun."""
+    with configure(threads=threads):
+        check(Ranges(3, 100, 1), 200, 290, 64, deterministic=True)
+
+
+def test_the_order_of_items_counts_those_before_that_meet_the_same_tile():
+    items = torch.tensor([(0, 0, 130, -1), (1, 64, 256, 0), (1, 256, 300, 1), (2, 128, 320, -1)], dtype=torch.int32)
+    at, order = order_of(items, 64)
+    assert at.tolist() == [0, 3, 6, 7] and at.dtype == order.dtype == torch.int32
+    assert order.tolist() == [0, 0, 0, 1, 1, 0, 0, 2, 1, 1]
+
+
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_columns_meet_each_tile_of_queries_once(short_parts, in_turns):
+    """No tile of queries is met by two parts of a column: their boundaries are those of tiles."""
+    ranges, shape = Ranges(4, 63, 1), torch.Size((2, 8, 1000, 128))
+    rows, keys = COLUMN_TILES[128].block_rows, COLUMN_TILES[128].block_cols
+    call = Call(shape, shape, HALF, CPU, 1.0)
+    columns, mask = columns_of_keys(rows_by_key(ranges, 1000, 1000, CPU), call, in_turns), mask_of(ranges, 1000, 1000)
+    met = torch.zeros(8, 16, dtype=torch.int)
+    for tile, first, end, _ in columns.items.tolist():
+        assert first % rows == 0 and first < end
+        met[tile, first // rows : -(-end // rows)] += 1
+    seen = torch.stack([part.any(1) for part in mask.split(keys, dim=1)])
+    seen = torch.nn.functional.pad(seen, (0, 24)).view(8, 16, rows).any(2)
+    assert columns.parts > 1 and torch.equal(met == 1, seen) and met.max() == 1
+
+
+@pytest.mark.parametrize("asynchronous", [{"order": "late"}, pytest.param({"order": "early"}, marks=ALIKE)], ids=str)
+@pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
+def test_the_sanitizer_finds_nothing(short_parts, deterministic, asynchronous):
+    head_dim = 64 if deterministic else 128
+    tensors, out, lse, _ = inputs(Ranges(3, 20, 1), 330, 150, head_dim, group=2)
+    with configure(**asynchronous), sanitize() as report:
+        gradients(Ranges(3, 20, 1), tensors, out, lse, deterministic=deterministic)
+    assert report.launches == 4 and not report.findings, str(report)
+
+
+# ---------------------------------------------------------------------------------------------- the kernel itself
+
+
+def test_the_compiler_leaves_the_products_asynchronous_and_spills_next_to_nothing():
+    """C7510 and its like say that it waits for each product."""
+    source = read_kernel(RANGE_BACKWARD)
+    for options in compile_options(source):
+        if "-DBF16=1" in options:  # differs in the conversions alone
+            continue
+        compiled = nvrtc.compile_kernel(source, "sm_90a", options)
+        resources = compiled.resources["range_backward"]
+        most = 16 if "-DD=64" in options and "-DTURNS=0" in options else 0  # bytes: four registers
+        assert "C75" not in compiled.log and max(resources.spill_stores, resources.spill_loads) <= most, compiled.log
+
+
+def test_the_operator_agrees_with_the_header():
+    source = read_kernel(RANGE_BACKWARD)
+    formula = re.search(r"^// shared range_backward (.*?) bytes, dynamic", source, flags=re.MULTILINE)[1]
+    listed = set(map(frozenset, compile_options(source)))
+    for tile in itertools.starmap(BackwardTile, itertools.product(HEAD_DIMS, (False, True))):
+        assert {frozenset((*tile.options, BF16_OPTION[dtype])) for dtype in DTYPES} <= listed
+        sizes = {"D": tile.head_dim, "B_R": tile.rows}
+        assert eval(formula.replace("·", "*"), {}, sizes) == tile.shared_bytes
+        assert COLUMN_TILES[tile.head_dim].block_rows == tile.rows
+
+
+def test_dilated_ranges_are_refused_by_name():
+    call = Call(torch.Size((1, 1, 8, 64)), torch.Size((1, 1, 8, 64)), HALF, CPU, 1.0)
+    with pytest.raises(ValueError, match="ranges has dilation 3; range_backward_hopper.cu takes 1 only"):
+        ready_range_backward(call, Ranges(0, 6, 1, 1, 3))
+
+
+CHANGES = [
+    ("query >= by.end - lane_i0", "query > by.end - lane_i0"),  # a mask off by one
+    ("(column.end + B_R - 1) / B_R - first", "max(1, column.end / B_R - first)"),  # a tile of queries left out
+    ("return head + n / each;", "return head;"),  # the queries of another head
+    ("scale_row(keys.dK, r, scale)", "scale_row(keys.dK, r, 1)"),
+    ("const Queries& by = seen_by[e / 2]", "const Queries& by = seen_by[0]"),
+    (": Queries{problem.L_q, 0}", ": Queries{0, problem.L_q}"),  # keys past the end count as zeros
+    ("i_end > min(seen_by[0].end, seen_by[1].end)", "false"),  # nothing hidden behind a window's end alone
+    ("merge_parts(parts, split, dK, dV, L_k, scale)", "merge_parts(parts, split, dV, dK, L_k, scale)"),
+    ("w * ROWS + warp_row(), parts", "warp_row(), parts"),
+]
+MORE = pytest.mark.exhaustive("the first few of these mistakes show that the check can see such")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [pytest.param(*change, marks=MORE if n > 2 else ()) for n, change in enumerate(CHANGES)]
+)
+def test_a_broken_kernel_is_seen(short_parts, break_kernel, right, wrong):
+    break_kernel(RANGE_BACKWARD, right, wrong)
+    with pytest.raises((AssertionError, KernelError), match="d[qkv]: WRONG"):
+        check(Ranges(3, 20, 1), 290, 150, 128, group=2, kind="large logits")
+        check(Ranges(0, 0, 1), 70, 65, 64, kind="large logits")
+        check(Ranges(0, 100, 1), 200, 20, 128)
+
+
+def test_a_turn_that_does_not_end_is_seen(break_kernel):
+    break_kernel(RANGE_BACKWARD, "if (TURNS && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));", "")
+    with configure(time_limit=2), pytest.raises(KernelError, match="time limit"):
+        check(Ranges(0, 60, 60), 200, 200, 128, deterministic=True)
