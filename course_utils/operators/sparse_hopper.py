@@ -35,23 +35,29 @@ MOST_PADDING = 1.15
 
 
 class RangeTile(HopperTile):
-    """Options of range_hopper.cu, except TABLE."""
+    """Options of range_hopper.cu, except TABLE and DILATED."""
 
     @property
     def shared_bytes(self) -> int:
         """As for forward.cu, and the first and the last key of each row; an item of work is 8 bytes longer."""
         return super().shared_bytes + 8 * self.block_rows + 16
 
-    def kernel_of(self, dtype: torch.dtype, table: bool) -> Kernel:
+    def kernel_of(self, dtype: torch.dtype, table: bool, dilated: bool) -> Kernel:
         """Compiled at its first launch."""
-        return kernel(RANGE_FORWARD, (*self.options, *defines(TABLE=int(table))), dtype, NAMES[table])
+        options = (*self.options, *defines(TABLE=int(table), DILATED=int(dilated)))
+        return kernel(RANGE_FORWARD, options, dtype, NAMES[table])
+
+
+def takes_ranges(call: Call, ranges: Ranges) -> bool:
+    """Whether the kernel takes them: dilated, only where the residue classes have as many positions each."""
+    return call.query_shape[2] % ranges.dilation == call.key_shape[2] % ranges.dilation == 0
 
 
 def range_forward(call: Call, ranges: Ranges) -> Forward:
-    """The launch for five numbers, of which dilation is 1."""
-    sinks, left, right, step, _ = ranges
-    wide = min(left, call.key_shape[2]) + min(right, call.key_shape[2]) >= LONG
-    return _forward(call, wide and call.query_shape[2] >= LONG, False, int_scalars(sinks, left, right, step))
+    """The launch for five numbers, which `takes_ranges` takes."""
+    lengths = [shape[2] // ranges.dilation for shape in (call.query_shape, call.key_shape)]
+    seen = min(ranges.left, lengths[1]) + min(ranges.right, lengths[1])
+    return _forward(call, min(lengths[0], seen) >= LONG, False, int_scalars(*ranges), ranges.dilation)
 
 
 def table_forward(call: Call, rows: RowRanges) -> Forward:
@@ -59,18 +65,21 @@ def table_forward(call: Call, rows: RowRanges) -> Forward:
     return _forward(call, False, True, tuple(rows))
 
 
-def _forward(call: Call, wide: bool, table: bool, pattern: tuple[np.generic, ...] | tuple[Tensor, ...]) -> Forward:
+def _forward(
+    call: Call, wide: bool, table: bool, pattern: tuple[np.generic, ...] | tuple[Tensor, ...], dilation: int = 1
+) -> Forward:
     """wide: rows see many keys, so that a third consumer pays where registers allow it."""
     batch, heads, query_length, head_dim = call.query_shape
     tile = RangeTile(head_dim, 3 if wide and head_dim == 64 else 2)
     *sizes, factor = call.scalars
-    items = batch * heads * ceil_div(query_length, tile.block_rows)
+    items = batch * heads * dilation * ceil_div(query_length // dilation, tile.block_rows)
+    maps = [PassedMap(functools.partial(tile_map, rows=rows, dilation=dilation)) for rows in (ROWS, KEYS, KEYS, ROWS)]
     launch = ReadyLaunch(
-        tile.kernel_of(call.dtype, table),
+        tile.kernel_of(call.dtype, table, dilation > 1),
         (min(items, blocks_that_stay(call.device)),),
         (tile.threads,),
         (
-            *(PassedMap(functools.partial(tile_map, rows=rows)) for rows in (ROWS, KEYS, KEYS, ROWS)),
+            *maps,
             ALLOCATED,
             ALLOCATED,
             np.int32(batch * heads),

@@ -157,7 +157,7 @@ class RangeMask(NamedTuple):
     ranges: Ranges
 
     def forward(self, call: Call) -> Forward:
-        if takes_wgmma(call.device) and self.ranges.dilation == 1:
+        if takes_wgmma(call.device) and sparse_hopper.takes_ranges(call, self.ranges):
             return sparse_hopper.range_forward(call, self.ranges)
         batch, heads, query_length, head_dim = call.query_shape
         tile = fitting(RANGE_TILES[head_dim], call.device)

@@ -2,7 +2,11 @@
 //
 // The loop is that of 07_hopper/forward.cu. Three things are others: a block's tiles are those of a range
 // (range_block.cuh), a tile needs a mask unless a consumer's rows see all of it, and what each row sees
-// waits in shared memory. Dilated ranges stay with range.cu.
+// waits in shared memory.
+//
+// Dilated by n, positions fall into n classes (range.cu). Where n divides L_q and L_k, n rows in memory
+// are one long row, whose columns c·D … c·D + D − 1 are a row of class c: a tensor map with rows that
+// long has the classes side by side, and the copy engine takes a box of one of them.
 //
 // With TABLE=1 row r sees the keys starts[r] <= j < ends[r], from two arrays, int32 [L_q], neither of
 // which falls.
@@ -10,13 +14,15 @@
 // grid   (as many blocks as the GPU has multiprocessors, at most one for each item)
 // block  (128 · CONSUMERS + 128): consumers with 64 queries each, a producer
 // layout Q, O [heads, L_q, D] through tensor maps with boxes of 64 rows, heads = B·H; K, V
-//        [heads / group, L_k, D] with boxes of 128 rows (copy_engine.cuh), fp16 or bf16; LSE
+//        [heads / group, L_k, D] with boxes of 128 rows (copy_engine.cuh), dilated [.., L / n, n·D]; fp16
+//        or bf16; LSE
 //        [heads, L_q], fp32; query head h reads key head h / group; query r has position r + L_k − L_q;
 //        counter: one int, 0 before the first launch, and 0 again after each
 // shared 2 · D·(2·B_R + 4·B_C) + 1040·CONSUMERS + 104 bytes, dynamic; B_R = 64·CONSUMERS, B_C = 128
-// limits scale > 0; left, right <= 2^30, which means no end; step >= 1; sinks only with step 1; D 64 or
-//        128; CONSUMERS 2, with D = 64 also 3
-// options: -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 | -DD=64 -DBF16=1 -DCONSUMERS=3 -DTABLE=0 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 | -DD=64 -DBF16=0 -DCONSUMERS=3 -DTABLE=1
+// limits scale > 0; left, right <= 2^30, which means no end; step >= 1; sinks only with dilation 1 and
+//        step 1; D 64 or 128; CONSUMERS 2, with D = 64 also 3; DILATED=0 takes dilation 1 only, and so
+//        does TABLE=1
+// options: -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=1 -DCONSUMERS=3 -DTABLE=0 -DDILATED=0 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 | -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 2, whose lines the comments name
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
@@ -45,13 +51,17 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     for (int t = 0; item < items; round++, item = next_item(counter, items)) {
         shared.work[round % 2] = work_of_item(problem, item);
         const Work& work = shared.work[round % 2];   // registers are few here
-        const int kv_head = work.head / problem.group, last = work.tiles.last();
+        const InMemory from = in_memory(problem, work.head);
+        const int kv_head = from.head / problem.group, last = work.tiles.last();
         for (int j = last; j >= 0; j = work.tiles.before(j), t++) {
             const auto [buffer, parity] = place(t);
-            fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head);
+            fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head,
+                 from.panel());
             for (int w = 0; w < CONSUMERS && j == last; w++)
-                fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
-            fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head);
+                fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, from.head,
+                     from.panel());
+            fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head,
+                 from.panel());
         }
     }
     shared.work[round % 2] = Work{};
@@ -121,9 +131,11 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         start_output(O, P, shared.V[buffer]);                           // line 19
         wait_for_product<0>(O);
         give_back(shared.gate_V[buffer]);
-        const long long row = (long long)work.head * problem.L_q + i_w;
-        normalize(O, rows, LSE + row, problem.L_q - i_w);               // line 20
-        store_output(shared, O, out, i_w, work.head, w);
+        const InMemory to = in_memory(problem, work.head);
+        const int pitch = DILATED ? problem.dilation : 1;
+        const long long row = ((long long)to.head * problem.L_q + i_w) * pitch + to.residue;
+        normalize(O, rows, LSE + row, problem.L_q - i_w, 1, pitch);     // line 20
+        store_output(shared, O, out, i_w, to.head, w, to.panel());
     }
     if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long
 }
@@ -156,15 +168,18 @@ table_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tenso
               const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O, float* LSE,
               unsigned* counter, int heads, int L_q, int L_k, int group, float scale, int at_once,
               const int* starts, const int* ends) {
-    attend(Q, K, V, O, LSE, counter, {L_q, L_k, group, scale * LOG2_E, heads, at_once, {starts, ends}});
+    attend(Q, K, V, O, LSE, counter, {L_q, L_k, group, scale * LOG2_E, heads, at_once, 1,
+                                     {starts, ends}});
 }
 #else
 extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)
 range_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
               const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O, float* LSE,
               unsigned* counter, int heads, int L_q, int L_k, int group, float scale, int at_once,
-              int sinks, int left, int right, int step) {
+              int sinks, int left, int right, int step, int dilation) {
+    if (!DILATED) dilation = 1;   // known to the compiler
     const Pattern pattern = {sinks, left, right, step};
-    attend(Q, K, V, O, LSE, counter, {L_q, L_k, group, scale * LOG2_E, heads, at_once, pattern});
+    attend(Q, K, V, O, LSE, counter, {L_q / dilation, L_k / dilation, group, scale * LOG2_E,
+                                     heads * dilation, at_once, dilation, pattern});
 }
 #endif

@@ -1,7 +1,7 @@
 // range_block.cuh — a block's share of attention whose rows see ranges of keys: B_R queries of a head, and
 // the tiles that they see. What a row sees is said by five numbers or by two arrays (range.cu).
 //
-// Include after B_R, B_C and TABLE are defined.
+// Include after D, B_R, B_C, TABLE and DILATED are defined.
 #pragma once
 #include "fragment_rows.cuh"
 #include "items.cuh"
@@ -14,11 +14,20 @@ struct Pattern { int sinks, left, right, step; };
 #endif
 
 // factor: scale · log2(e). Blocks stay: heads is how many there are, and at_once how many a launch works
-// on at a time.
-struct Problem { int L_q, L_k, group; float factor; int heads, at_once; Pattern pattern; };
+// on at a time. Dilated, each head falls into `dilation` classes of L_q queries and L_k keys, and counts
+// as that many heads here.
+struct Problem { int L_q, L_k, group; float factor; int heads, at_once, dilation; Pattern pattern; };
 
 // The queries from i0 on, and the tiles of keys that they see; none: there is no more work.
 struct Work { int head, i0; TileRange tiles; };
+
+// Where a head of the problem lies: dilated, its rows are some columns of the rows of a head in memory.
+struct InMemory { int head, residue; __device__ int panel() const { return residue * (D / 64); } };
+
+__device__ inline InMemory in_memory(const Problem& problem, int head) {
+    if (!DILATED) return {head, 0};
+    return {head / problem.dilation, head % problem.dilation};
+}
 
 __device__ inline int sinks_of(const Problem& problem) {
 #if TABLE

@@ -29,11 +29,12 @@ PATTERNS = {
     "local": patterns.local(9),
     "streaming": patterns.streaming(4, 30),
     "streaming, more than a tile of sinks": patterns.streaming(130, 20),
+    "dilated": patterns.dilated(9, 2),
     "blocks of 24": patterns.block_diagonal(24),
     "documents": lambda length: patterns.document(documents(length)),
     "causal documents": lambda length: patterns.document(documents(length)) & patterns.causal(),
 }
-LENGTHS = ((1, 1), (65, 65), (129, 129), (300, 300), (130, 270), (270, 130), (200, 3), (1, 200))
+LENGTHS = ((1, 1), (65, 65), (128, 128), (300, 300), (130, 270), (270, 130), (200, 3), (1, 200))
 
 
 def documents(length):
@@ -141,18 +142,18 @@ def test_rows_that_see_no_key():
 def test_shared_memory_is_what_the_kernel_lays_out_and_next_to_nothing_spills(tile, table):
     code = read_kernel(sparse_hopper.RANGE_FORWARD)
     code += f"\nstatic_assert(CONSUMER_THREADS + 128 == {tile.threads} && sizeof(Shared) == {tile.shared_bytes});\n"
-    options = (*tile.options, f"-DTABLE={int(table)}", "-DBF16=0")
+    options = (*tile.options, f"-DTABLE={int(table)}", "-DDILATED=0", "-DBF16=0")
     for found in nvrtc.compile_kernel(code, "sm_90a", options).resources.values():
         assert max(found.spill_stores, found.spill_loads) <= 32, found
 
 
 def test_ranges_of_a_call_reach_the_kernel_that_has_them(monkeypatch):
-    """Dilated ranges stay with range.cu."""
+    """Classes of unlike lengths stay with range.cu."""
     taken = []
     monkeypatch.setattr(sparse_hopper, "range_forward", lambda call, ranges: taken.append(ranges))
     call = Call(torch.Size((1, 1, 64, 64)), torch.Size((1, 1, 64, 64)), HALF, torch.device("cpu"), 1.0)
     sparse_launch.RangeMask(Ranges(left=3, right=1)).forward(call)
-    sparse_launch.RangeMask(Ranges(left=3, right=1, dilation=2)).forward(call)
+    sparse_launch.RangeMask(Ranges(left=3, right=1, dilation=3)).forward(call)
     assert taken == [Ranges(left=3, right=1)]
 
 
@@ -165,6 +166,8 @@ def test_ranges_of_a_call_reach_the_kernel_that_has_them(monkeypatch):
         ("row = min(row, problem.L_q - 1);", "row = min(row, problem.L_q - 2);", "causal documents", (70, 70)),
         ("j = work.tiles.before(j), t++", "j--, t++", "streaming", (600, 600)),
         ("rows.l[r] *= rows.rescale[r];", "", "causal", (300, 300)),
+        ("residue * (D / 64)", "0", "dilated", (130, 130)),
+        ("* pitch + to.residue", "* pitch", "dilated", (130, 130)),
     ],
 )
 def test_a_broken_kernel_fails_the_check(break_kernel, right, wrong, name, lengths):
