@@ -18,7 +18,7 @@
 //        or bf16; LSE
 //        [heads, L_q], fp32; query head h reads key head h / group; query r has position r + L_k − L_q;
 //        counter: one int, 0 before the first launch, and 0 again after each
-// shared 2 · D·(3·B_R + 4·B_C) + 1056·CONSUMERS + 128 bytes, dynamic; B_R = 64·CONSUMERS, B_C = 128
+// shared 2 · D·(2·B_R + 4·B_C) + 1040·CONSUMERS + 104 bytes, dynamic; B_R = 64·CONSUMERS, B_C = 128
 // limits scale > 0; left, right <= 2^30, which means no end; step >= 1; sinks only with dilation 1 and
 //        step 1; D 64 or 128; CONSUMERS 2, with D = 64 also 3; DILATED=0 takes dilation 1 only, and so
 //        does TABLE=1
@@ -33,126 +33,110 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 static_assert(CONSUMERS == 2 || (CONSUMERS == 3 && D == 64), "CONSUMERS is 2, with D = 64 also 3");
 
 struct Shared {
-    scalar_t Q[2][CONSUMERS][ROWS * D], O[CONSUMERS][ROWS * D];
+    scalar_t Q[CONSUMERS][ROWS * D], O[CONSUMERS][ROWS * D];
     scalar_t K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
-    Gate gate_Q[2][CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
+    Gate gate_Q[CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
     Keys seen[CONSUMERS][ROWS];     // what each row sees, beside the sinks
-    Work work[3];                   // of the rounds that threads may be in
+    Work work[2];                   // of this round and the next
     float sink[CONSUMER_THREADS];   // see hold()
 };
-static_assert(sizeof(Shared) == 2 * D * (3 * B_R + 4 * B_C) + 1056 * CONSUMERS + 128, "the header");
+static_assert(sizeof(Shared) == 2 * D * (2 * B_R + 4 * B_C) + 1040 * CONSUMERS + 104, "the header");
 
-// One thread of the producer asks for tiles, item after item. The next item's number is on its way
-// meanwhile.
+// One thread of the producer asks for tiles, item after item. The first K comes before Q: its place is
+// empty while the consumers still need the last item's Q.
 __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& K,
                                const TensorMap& V, unsigned* counter, const Problem& problem,
                                int items) {
     int item = blockIdx.x, round = 0;
-    for (int t = 0; item < items; round++) {
-        shared.work[round % 3] = work_of_item(problem, item);
-        item = next_item(counter, items);
-        const Work& work = shared.work[round % 3];   // registers are few here
+    for (int t = 0; item < items; round++, item = next_item(counter, items)) {
+        shared.work[round % 2] = work_of_item(problem, item);
+        const Work& work = shared.work[round % 2];   // registers are few here
         const InMemory from = in_memory(problem, work.head);
-        const int kv_head = from.head / problem.group, panel = from.panel();
-        for (int w = 0; w < CONSUMERS; w++)
-            fill(shared.Q[round % 2][w], shared.gate_Q[round % 2][w], round / 2 % 2, Q,
-                 work.i0 + w * ROWS, from.head, panel);
-        for (int j = work.tiles.last(); j >= 0; j = work.tiles.before(j), t++) {
+        const int kv_head = from.head / problem.group, last = work.tiles.last();
+        for (int j = last; j >= 0; j = work.tiles.before(j), t++) {
             const auto [buffer, parity] = place(t);
-            fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head, panel);
-            fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head, panel);
+            fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head,
+                 from.panel());
+            for (int w = 0; w < CONSUMERS && j == last; w++)
+                fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, from.head,
+                     from.panel());
+            fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head,
+                 from.panel());
         }
     }
-    shared.work[round % 3] = Work{};
-    for (Gate& gate : shared.gate_Q[round % 2]) fill_with_nothing(gate, round / 2 % 2);
+    shared.work[round % 2] = Work{};
+    for (Gate& gate : shared.gate_Q) fill_with_nothing(gate, round % 2);
 }
 
-// What consumer w has to do in a round: its first query, and what its first row and its last one see.
-struct Share { Work work; int i_w; Keys top, bottom; };
-
-__device__ inline Share share_of(Shared& shared, const Problem& problem, int round, int w) {
-    wait_until_full(shared.gate_Q[round % 2][w], round / 2 % 2);        // line 3
-    const Work work = shared.work[round % 3];
-    const int i_w = work.i0 + w * ROWS, row = threadIdx.x % 128;
-    sync_threads(1 + w, 128);   // no warp is at the item before any more
-    if (row < ROWS) shared.seen[w][row] = keys_of(problem, i_w + row);
-    sync_threads(1 + w, 128);
-    return {work, i_w, keys_of(problem, i_w), keys_of(problem, i_w + ROWS - 1)};
-}
-
-// All tiles of all items are one stream: while the products of an item's first tile run, those of the
-// last item's last tile do, too, and O leaves after them.
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
                                const Problem& problem) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
     const int sinks = sinks_of(problem);
     if (w == CONSUMERS - 1) pass_turn(w);   // the first turn is consumer 0's
-    int round = 0, t = 0, head = 0, i_w = 0;   // head and i_w: of the item whose O is in registers
-    Share now = share_of(shared, problem, round, w);
-    int j = now.work.tiles.last();
-    Rows rows;                                                          // line 2
-    Output O = {};
-    Scores S;
-    Weights P;
+    for (int t = 0, round = 0; ; t++, round++) {
+        wait_until_full(shared.gate_Q[w], round % 2);                   // line 3
+        const Work work = shared.work[round % 2];
+        __syncwarp();   // all lanes have read it, before one of them gives Q back for its warp
+        if (work.tiles.end == 0) break;
+        const int i_w = work.i0 + w * ROWS;
+        const Keys top = keys_of(problem, i_w), bottom = keys_of(problem, i_w + ROWS - 1);
+        const Keys* seen = shared.seen[w] + warp_row();
+        if (threadIdx.x % 128 < ROWS)
+            shared.seen[w][threadIdx.x % 128] = keys_of(problem, i_w + threadIdx.x % 128);
+        sync_threads(1 + w, 128);
+        int j = work.tiles.last();
+        Rows rows;                                                      // line 2
+        Output O = {};
+        Scores S;
+        Weights P;
 
-    auto finish = [&](const Rows& rows) {
-        const InMemory to = in_memory(problem, head);
+        // Tile j, number t of all, whose K is there. The item's first has no P V yet to compute beside.
+        auto meet_tile = [&](bool is_first) {
+            const int next = place(t).buffer;
+            const auto [buffer, parity] = place(t - 1);                 // V of the tile before
+            if (!is_first) take_turn(w);
+            start_scores(S, shared.Q[w], shared.K[next]);               // lines 4 and 9
+            if (!is_first) {
+                wait_until_full(shared.gate_V[buffer], parity);         // line 10
+                start_output(O, P, shared.V[buffer]);                   // line 11
+                pass_turn(w);
+            }
+            if (is_first)
+                wait_for_product<0>(S);                                 // line 4
+            else   // line 12
+                wait_for_product<1>(S);
+            give_back(shared.gate_K[next]);                             // line 5; of line 15, early
+            if (!is_whole(top, bottom, sinks, j * B_C)) mask(S, seen, sinks, j * B_C);
+            raise_maximum(rows, S, problem.factor);                     // m of lines 6 and 13
+            if (!is_first) {
+                hold(shared.sink[threadIdx.x], rows);
+                wait_for_product<0>(O);                                 // line 14
+                give_back(shared.gate_V[buffer]);                       // line 15
+            }
+            exponentials(S, rows, problem.factor);                      // P, l of lines 6 and 13
+            if (!is_first) rescale(O, rows);                            // line 14
+            pack_weights(P, S);                                         // line 16
+        };
+        const auto [first, first_parity] = place(t);
+        wait_until_full(shared.gate_K[first], first_parity);            // line 3
+        meet_tile(true);
+        while ((j = work.tiles.before(j)) >= 0) {                       // line 7, down to the first
+            const auto [next, next_parity] = place(++t);                // line 8
+            wait_until_full(shared.gate_K[next], next_parity);
+            meet_tile(false);
+        }
+        give_back(shared.gate_Q[w]);
+        const auto [buffer, parity] = place(t);
+        wait_until_full(shared.gate_V[buffer], parity);                 // line 18
+        start_output(O, P, shared.V[buffer]);                           // line 19
+        wait_for_product<0>(O);
+        give_back(shared.gate_V[buffer]);
+        const InMemory to = in_memory(problem, work.head);
         const int pitch = DILATED ? problem.dilation : 1;
         const long long row = ((long long)to.head * problem.L_q + i_w) * pitch + to.residue;
         normalize(O, rows, LSE + row, problem.L_q - i_w, 1, pitch);     // line 20
         store_output(shared, O, out, i_w, to.head, w, to.panel());
-        for (auto& columns : O)
-            for (float& x : columns) x = 0;
-    };
-    auto mask_edges = [&]() {
-        if (!is_whole(now.top, now.bottom, sinks, j * B_C))
-            mask(S, shared.seen[w] + warp_row(), sinks, j * B_C);
-    };
-    wait_until_full(shared.gate_K[0], 0);
-    start_scores(S, shared.Q[0][w], shared.K[0]);                       // line 4
-    wait_for_product<0>(S);
-    give_back(shared.gate_K[0]);                                        // line 5
-    mask_edges();
-    raise_maximum(rows, S, problem.factor);                             // line 6
-    exponentials(S, rows, problem.factor);
-    pack_weights(P, S);
-    for (;;) {                                                          // line 7
-        const auto [buffer, parity] = place(t);                         // V of the tile before
-        head = now.work.head, i_w = now.i_w;
-        j = now.work.tiles.before(j);
-        const bool is_new = j < 0;   // the item
-        if (is_new) {
-            give_back(shared.gate_Q[round % 2][w]);
-            now = share_of(shared, problem, ++round, w);
-            if (now.work.tiles.end == 0) break;
-            j = now.work.tiles.last();
-        }
-        const auto [next, next_parity] = place(++t);                    // line 8
-        wait_until_full(shared.gate_K[next], next_parity);
-        take_turn(w);
-        start_scores(S, shared.Q[round % 2][w], shared.K[next]);        // line 9
-        wait_until_full(shared.gate_V[buffer], parity);                 // line 10
-        start_output(O, P, shared.V[buffer]);                           // line 11
-        pass_turn(w);
-        wait_for_product<1>(S);                                         // line 12
-        give_back(shared.gate_K[next]);                                 // of line 15, early
-        mask_edges();
-        const Rows before = rows;
-        if (is_new) rows = Rows{};
-        raise_maximum(rows, S, problem.factor);                         // m of line 13
-        hold(shared.sink[threadIdx.x], rows);
-        wait_for_product<0>(O);                                         // line 14
-        give_back(shared.gate_V[buffer]);                               // line 15
-        if (is_new) finish(before);
-        exponentials(S, rows, problem.factor);                          // P, l of line 13
-        rescale(O, rows);                                               // line 14
-        pack_weights(P, S);                                             // line 16
     }
-    const auto [buffer, parity] = place(t);
-    wait_until_full(shared.gate_V[buffer], parity);                     // line 18
-    start_output(O, P, shared.V[buffer]);                               // line 19
-    wait_for_product<0>(O);
-    finish(rows);
     if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long
 }
 
@@ -162,7 +146,7 @@ attend(const TensorMap& Q, const TensorMap& K, const TensorMap& V, const TensorM
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
-        for (auto& gates : shared.gate_Q) initialize(gates, 4);
+        initialize(shared.gate_Q, 4);
         initialize(shared.gate_K, 4 * CONSUMERS);
         initialize(shared.gate_V, 4 * CONSUMERS);
         publish_barriers();

@@ -68,8 +68,17 @@ __device__ inline bool is_whole(Keys top, Keys bottom, int sinks, int j0) {
 // S = −∞ where a row does not see the key. seen: what the rows of the warp see; j0: the tile's first key.
 template <int N>
 __device__ inline void mask(float (&S)[N][4], const Keys* seen, int sinks, int j0) {
-    each_of_lane<1, N>([&](int, int n, int e, int row, int column) {
-        const int j = j0 + column;
-        if (j >= seen[row].end || (j < seen[row].start && j >= sinks)) S[n][e] = NEG_INF;
-    });
+    const int g = threadIdx.x % 32 / 4, first_column = j0 + threadIdx.x % 4 * 2;
+    #pragma unroll
+    for (int r = 0; r < 2; r++) {   // the lane's rows: fragment_rows.cuh
+        const int start = seen[g + 8 * r].start - first_column, end = seen[g + 8 * r].end - first_column;
+        const int sinks_end = sinks - first_column;
+        #pragma unroll
+        for (int n = 0; n < N; n++)
+            #pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int key = 8 * n + e;
+                if (key >= end | (key < start & key >= sinks_end)) S[n][2 * r + e] = NEG_INF;
+            }
+    }
 }

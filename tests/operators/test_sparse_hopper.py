@@ -160,8 +160,8 @@ def test_ranges_of_a_call_reach_the_kernel_that_has_them(monkeypatch):
 @pytest.mark.parametrize(
     ("right", "wrong", "name", "lengths"),
     [
-        ("if (j >= seen[row].end ||", "if (j > seen[row].end ||", "window of 64", (130, 150)),
-        ("j < seen[row].start &&", "j < seen[row].start - 1 &&", "window of 64", (130, 150)),
+        ("if (key >= end |", "if (key > end |", "window of 64", (130, 150)),
+        ("(key < start & ", "(key < start - 1 & ", "window of 64", (130, 150)),
         ("j0 >= bottom.start ||", "j0 >= top.start ||", "window of 200", (400, 400)),
         ("row = min(row, problem.L_q - 1);", "row = min(row, problem.L_q - 2);", "causal documents", (70, 70)),
         ("j = work.tiles.before(j), t++", "j--, t++", "streaming", (600, 600)),
