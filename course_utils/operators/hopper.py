@@ -237,13 +237,18 @@ def _e4m3_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> 
     return cut(out, query.shape[-1]), lse
 
 
-def tile_map(tensor: Tensor, rows: int) -> TensorMap:
+def tile_map(tensor: Tensor, rows: int, dilation: int = 1) -> TensorMap:
     """The tensor `[B, H, L, D]` for the copy engine, as kernels/include/copy_engine.cuh takes it: a box is `rows` rows
-    of one head, in panels of 64 columns; of bytes in one panel."""
+    of one head, in panels of 64 columns; of bytes in one panel. dilation: so many rows are one row of the map, of which
+    a box has D columns; it divides L."""
     batch, heads, length, d = tensor.shape
     columns = 64 if tensor.element_size() == 2 else d
-    panels = tensor.view(batch * heads, length, d // columns, columns).transpose(1, 2)
-    return tensor_map(panels, (1, d // columns, rows, columns), swizzle=f"{columns * tensor.element_size()}B")
+    shape = batch * heads, length // dilation, dilation * d // columns, columns
+    return tensor_map(
+        tensor.view(shape).transpose(1, 2),
+        (1, d // columns, rows, columns),
+        swizzle=f"{columns * tensor.element_size()}B",
+    )
 
 
 def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype) -> int:

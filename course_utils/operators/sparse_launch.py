@@ -1,5 +1,6 @@
 """The launches of kernels/04_sparse_patterns for a call: tiles, grid and arguments. A mask here is the form in which a
-kernel takes the pattern: numbers, rows, block lists or keys. Its methods return launches and launch nothing."""
+kernel takes the pattern: numbers, rows, block lists or keys. Its methods return launches and launch nothing; on a
+Hopper GPU those of `sparse_hopper` where it has the pattern."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import PASSED, RawModule, ReadyLaunch
+from course_utils.operators import sparse_hopper
 from course_utils.operators.attention import Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
@@ -28,6 +30,7 @@ from course_utils.operators.tensor_core import (
     dense_forward,
     kernel,
     module,
+    takes_wgmma,
 )
 from course_utils.patterns import BlockLists, Pattern, Ranges, RowRanges
 
@@ -94,14 +97,18 @@ BLOCK_BACKWARD_TILES = {
 
 
 class DenseMask(NamedTuple):
-    """Launches of the dense kernels of chapter 03, with blocks of `length` rows as sequences of their own: the tensors
-    are viewed as `[B · H, L / length, length, d]`. L is a multiple of length, for queries and keys alike, and each head
-    has keys of its own."""
+    """Launches of the dense kernels of chapter 03 or 07, with blocks of `length` rows as sequences of their own: the
+    tensors are viewed as `[B · H, L / length, length, d]`. L is a multiple of length, for queries and keys alike, and
+    each head has keys of its own."""
 
     length: int
 
     def forward(self, call: Call) -> Forward:
-        return dense_forward(self._of_blocks(call), False)
+        of_blocks = self._of_blocks(call)
+        if not takes_wgmma(call.device):
+            return dense_forward(of_blocks, False)
+        as_ranges = Ranges(left=0, right=self.length, step=self.length)
+        return sparse_hopper.blocks_forward(of_blocks) or sparse_hopper.range_forward(call, as_ranges)
 
     def dk_dv(self, call: Call) -> DkDv:
         return dense_dk_dv(self._of_blocks(call), False)
@@ -120,6 +127,8 @@ class RowMask(NamedTuple):
     rows: RowRanges
 
     def forward(self, call: Call) -> Forward:
+        if takes_wgmma(call.device):
+            return sparse_hopper.table_forward(call, self.rows)
         batch, heads, query_length, head_dim = call.query_shape
         tile = fitting(RANGE_TILES[head_dim], call.device)
         return ReadyLaunch(
@@ -148,6 +157,8 @@ class RangeMask(NamedTuple):
     ranges: Ranges
 
     def forward(self, call: Call) -> Forward:
+        if takes_wgmma(call.device) and sparse_hopper.takes_ranges(call, self.ranges):
+            return sparse_hopper.range_forward(call, self.ranges)
         batch, heads, query_length, head_dim = call.query_shape
         tile = fitting(RANGE_TILES[head_dim], call.device)
         ranges = _numbers(self.ranges, query_length, call.key_shape[2])

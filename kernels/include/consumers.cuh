@@ -17,11 +17,11 @@ __device__ inline void pass_turn(int w) {
 // has for nothing else. The O before must have left it.
 template <class Shared>
 __device__ inline void store_output(Shared& shared, const Output& O, const TensorMap& map, int i_w,
-                                    int head, int w) {
+                                    int head, int w, int panel = 0) {
     if (threadIdx.x % 128 == 0) wait_for_stores();
     sync_threads(1 + w, 128);
     write_tile(shared.O[w], O);
     publish_tile();
     sync_threads(1 + w, 128);
-    if (threadIdx.x % 128 == 0) store_box(map, i_w, head, shared.O[w]);
+    if (threadIdx.x % 128 == 0) store_box(map, i_w, head, shared.O[w], panel);
 }

@@ -11,21 +11,23 @@
 struct alignas(64) TensorMap { unsigned long long words[16]; };
 
 // Starts to copy the box that begins at `row` of a head. Its bytes count at the mbarrier, of which a
-// thread must expect them.
+// thread must expect them. panel: the first one; not 0 where a row of the map holds more than a tile's
+// columns.
 __device__ inline void load_box(void* tile, const TensorMap& map, int row, int head,
-                                Mbarrier* barrier) {
+                                Mbarrier* barrier, int panel = 0) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%2, %3, %2, %4}], [%5];"
-        :: "r"((unsigned)__cvta_generic_to_shared(tile)), "l"(&map), "r"(0), "r"(row), "r"(head),
-           "r"((unsigned)__cvta_generic_to_shared(barrier)) : "memory");
+        "[%0], [%1, {%2, %3, %4, %5}], [%6];"
+        :: "r"((unsigned)__cvta_generic_to_shared(tile)), "l"(&map), "r"(0), "r"(row), "r"(panel),
+           "r"(head), "r"((unsigned)__cvta_generic_to_shared(barrier)) : "memory");
 }
 
 // The other way. What threads have written to the tile must be published before.
-__device__ inline void store_box(const TensorMap& map, int row, int head, const void* tile) {
+__device__ inline void store_box(const TensorMap& map, int row, int head, const void* tile,
+                                 int panel = 0) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %1, %3}], [%4];"
-        :: "l"(&map), "r"(0), "r"(row), "r"(head),
+        "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];"
+        :: "l"(&map), "r"(0), "r"(row), "r"(panel), "r"(head),
            "r"((unsigned)__cvta_generic_to_shared(tile)) : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }

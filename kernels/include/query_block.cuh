@@ -1,8 +1,9 @@
 // query_block.cuh — a block's share of dense attention: B_R queries of a head, and the tiles of keys
-// that they see; and the items that blocks fetch which stay.
+// that they see.
 //
 // Include after B_R and B_C are defined.
 #pragma once
+#include "items.cuh"
 
 // Causal: query i sees the keys up to i + L_k − L_q. factor: scale · log2(e). Where blocks stay, heads
 // is how many there are, and at_once how many a causal launch works on at a time.
@@ -18,20 +19,12 @@ __device__ inline Work work_of(const Problem& problem, int head, int i) {
     return {head, i0, max(1, (end + B_C - 1) / B_C)};
 }
 
-// Of `at_once` heads at a time, causal: the last queries of each, then those before, and so on;
-// otherwise head after head.
+// Causal, the longest rows come first; otherwise head after head.
 __device__ inline Work work_of_item(const Problem& problem, int item) {
-    const int blocks = (problem.L_q + B_R - 1) / B_R;
+    const int blocks = blocks_of(problem.L_q);
     if (!problem.is_causal) return work_of(problem, item / blocks, item % blocks);
-    const int first = item / (problem.at_once * blocks) * problem.at_once;
-    const int heads = min(problem.at_once, problem.heads - first), place = item - first * blocks;
-    return work_of(problem, first + place % heads, blocks - 1 - place / heads);
-}
-
-// The block's next item, to be asked for late, so that none waits for this block while others idle. All
-// blocks together ask `items` times: the counter goes to items − 1, then to 0 again.
-__device__ inline int next_item(unsigned* counter, int items) {
-    return gridDim.x + atomicInc(counter, items - 1);
+    const Item next = longest_first(item, blocks, problem.heads, problem.at_once);
+    return work_of(problem, next.head, next.block);
 }
 
 // How many tiles, from the first on, the queries from i0 on see whole: the others need a mask.

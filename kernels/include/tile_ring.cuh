@@ -27,10 +27,10 @@ __device__ inline void initialize(Gate (&gates)[N], int warps, int fillers = 1) 
 // The producer asks for a box as soon as its place is empty; the first time it is.
 template <class T, int N>
 __device__ inline void fill(T (&tile)[N], Gate& gate, int parity, const TensorMap& map, int row,
-                            int head) {
+                            int head, int panel = 0) {
     wait_for(&gate.empty, parity ^ 1);
     arrive_expecting(&gate.full, sizeof(tile));
-    load_box(tile, map, row, head, &gate.full);
+    load_box(tile, map, row, head, &gate.full, panel);
 }
 
 // The same without a box: consumers who find the place full look elsewhere for what that means.

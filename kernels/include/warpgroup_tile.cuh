@@ -117,17 +117,17 @@ __device__ inline void pack_weights(unsigned (&P)[N / 2][4], const float (&S)[N]
         for (int r = 0; r < 2; r++) P[n / 2][n % 2 * 2 + r] = pack(S[n][2 * r], S[n][2 * r + 1]);
 }
 
-// O / l, times the scale of V; 0 for a row that has seen no key. Writes the log-sum-exp of the
-// warpgroup's first `rows_left` rows, −∞ for such a row.
+// O / l, times the scale of V; 0 for a row that has seen no key, and NaN stays NaN. Writes the
+// log-sum-exp of the warpgroup's first `rows_left` rows, `pitch` apart, −∞ for a row that has seen no key.
 __device__ inline void normalize(Output& O, const Rows& rows, float* LSE, int rows_left,
-                                 float v_scale = 1) {
+                                 float v_scale = 1, int pitch = 1) {
     #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row() + 8 * r + threadIdx.x % 32 / 4;
         const float l = sum_of_row(rows.l[r]);
         if (threadIdx.x % 4 == 0 && row < rows_left)
-            LSE[row] = l > 0 ? (rows.m[r] + log2f(l)) * LN_2 : NEG_INF;
-        scale_row(O, r, l > 0 ? v_scale / l : 0);
+            LSE[row * pitch] = l == 0 ? NEG_INF : (rows.m[r] + log2f(l)) * LN_2;
+        scale_row(O, r, l == 0 ? 0 : v_scale / l);
     }
 }
 
