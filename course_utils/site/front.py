@@ -15,6 +15,7 @@ import nbformat
 ALT = "The source of the plain FlashAttention kernel, and beside it the matrix that its threads read."
 MARK = 'data-widget-script="front.js"'  # in the HTML of a widget, which static/widgets.js would look for
 STARTED = "data-front"
+START = '<p class="course-start"><a href="{link}">Start</a> You need no GPU.</p>'
 MODEL = (Path(__file__).parent / "static" / "model.js").read_text(encoding="utf-8")
 # In the place of static/widgets.js.
 _START = """
@@ -47,12 +48,5 @@ def part(lead: str, shown: str, chapters: Sequence[tuple[str, str]], games: Sequ
     ways = {"Chapters": chapters, "Games": games}
     rows = [f"**{name}** {' · '.join(f'[{title}]({link})' for title, link in of)}" for name, of in ways.items() if of]
     script = f'<script type="module">{esm("front.js")}{MODEL}{_START}</script>'
-    start = [_start(*chapters[0])] if chapters else []
+    start = [START.format(link=escape(chapters[0][1]))] if chapters else []
     return "\n\n".join([lead, *start, shown.replace(MARK, STARTED), script, *rows]) + "\n"
-
-
-def _start(title: str, link: str) -> str:
-    return (
-        f'<p class="course-start"><a href="{escape(link)}">Start</a> '
-        f"<span>with {escape(title)}. You need no GPU.</span></p>"
-    )

@@ -12,8 +12,8 @@ from course_utils.operators.loop_orders import flash_plain
 
 TOKENS, HEAD_DIM, KEYS = 8, 4, 4  # a tile has KEYS keys
 WORDS = (
-    f"FlashAttention at its plainest, from chapter 02: {TOKENS} threads, one per query, go over {TOKENS} keys in tiles "
-    f"of {KEYS}. The scores S never leave shared memory."
+    f"FlashAttention at its plainest: {TOKENS} threads, one per query, go over {TOKENS} keys in tiles of {KEYS}. "
+    "The scores stay in shared memory."
 )
 
 
