@@ -214,7 +214,7 @@ def test_the_puzzles_of_a_page_are_unsolved_with_their_message_and_the_solution_
     cells = page.locator("div.cell:has(.ak-puzzle)")
     assert cells.count() == len(puzzles)
     for cell, puzzle in zip(cells.all(), puzzles, strict=True):
-        code, verdict = cell.locator(".cell_input pre").inner_text(), cell.locator(".ak-puzzle")
+        code, verdict = cell.locator(".cell_input pre").text_content(), cell.locator(".ak-puzzle")
         assert code.strip() == f"%%puzzle {puzzle.task.id}\n{puzzle.given}".strip()
         assert verdict.inner_text().startswith("Not yet: ")
         hint, solution = verdict.locator("details").all()
