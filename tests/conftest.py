@@ -211,7 +211,11 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
+        chromium = playwright.chromium.launch(
+            executable_path=find_chromium(),
+            args=CHROMIUM_FLAGS,
+            ignore_default_args=["--hide-scrollbars"],  # a reader sees them, and they take room
+        )
         yield chromium
         chromium.close()
 

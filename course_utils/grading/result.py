@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
 RIGHT, WRONG, OPEN, NOT_MEASURED = "right", "wrong", "open", "not measured"
+MOST_IN_ONE_COLUMN = 10  # lines that a kernel has printed
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,13 @@ class Result:
         return f"{table}{hints}{self.printed_html()}"
 
     def printed_html(self) -> str:
-        """What the kernel printed, or nothing."""
-        return f"<p>The kernel printed:</p><pre>{html.escape(self.printed)}</pre>" if self.printed else ""
+        """What the kernel printed, or nothing. Many lines stand in columns, as far as they fit: one below the
+        other, a number a line would fill the screen."""
+        if not self.printed:
+            return ""
+        lines = self.printed.splitlines()
+        columns = f' style="columns: {max(map(len, lines)) + 2}ch"' if len(lines) > MOST_IN_ONE_COLUMN else ""
+        return f"<p>The kernel printed:</p><pre{columns}>{html.escape(self.printed)}</pre>"
 
     def _told(self) -> Iterator[tuple[PartResult, str, str, str]]:
         """Each part with what to say, the evidence to show and where to read again: nothing that was told before.

@@ -134,8 +134,6 @@ def climb(
     ax.set(xlim=(-0.6, len(names) - 0.4), ylim=(0, 1.15 * max(*speeds, *peers.values())), title=title)
     ax.set_xticks(range(len(names)), [textwrap.fill(name, 11) for name in names], fontsize=8)
     ax.set_ylabel("TFLOP/s")
-    if not reached:
-        ax.set_yticks([])
     ax.tick_params(axis="x", length=0)
     return figure
 

@@ -76,10 +76,10 @@ def path_reading(path: ReadingPath) -> Reading:
     return sum((chapter_reading(slug, numbers) for slug, numbers in path.legs), Reading())
 
 
-def path_legs(path: ReadingPath) -> dict[str, float]:
-    """The minutes of a path in each of its notebooks, by number and title."""
+def path_legs(path: ReadingPath) -> dict[str, int]:
+    """The whole minutes of a path in each of its notebooks, by number and title."""
     titles = {slug: f"{chapter(slug).number} {chapter(slug).title}" for slug, _ in path.legs}
-    return {titles[slug]: chapter_reading(slug, numbers).minutes for slug, numbers in path.legs}
+    return {titles[slug]: round(chapter_reading(slug, numbers).minutes) for slug, numbers in path.legs}
 
 
 def chapter_reading(slug: str, numbers: Collection[int] = ()) -> Reading:

@@ -24,6 +24,7 @@ from nbformat import NotebookNode
 from tqdm import tqdm
 
 from course_utils.site import places
+from course_utils.site.puzzles import as_given
 
 KERNELS = 2  # at once: the chapters wait for a compiler as often as for a core
 CELL_SECONDS = 300
@@ -38,7 +39,7 @@ class SiteError(RuntimeError):
 
 
 def execute(root: Path, notebooks: Sequence[Path], cache_folder: Path) -> dict[Path, NotebookNode]:
-    """The notebooks below `root`, each with the outputs of a run from top to bottom.
+    """The notebooks below `root`, their puzzles as they are given, each with the outputs of a run from top to bottom.
 
     Notebooks in the cache (`runs`) of `cache_folder` are taken from there, the others are run and added. Raises
     SiteError with the notebook, the cell and its error.
@@ -101,7 +102,7 @@ def _code_of(notebook: NotebookNode) -> NotebookNode:
 
 def _with_outputs(path: Path, cache: JupyterCacheBase) -> NotebookNode | None:
     """The notebook as it is now, with the outputs of its run in the cache; None if there is none."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = as_given(nbformat.read(path, as_version=4))
     try:
         _, run = cache.merge_match_into_notebook(_code_of(notebook))
     except KeyError:
@@ -143,7 +144,7 @@ def _machine() -> tuple[str, ...]:
 
 def _run(path: Path) -> tuple[NotebookNode, str]:
     """Runs the notebook `path`; returns it with its outputs, and the folder of its learner's progress."""
-    notebook = nbformat.read(path, as_version=4)
+    notebook = as_given(nbformat.read(path, as_version=4))
     with tempfile.TemporaryDirectory() as home:
         client = NotebookClient(
             notebook,

@@ -1,4 +1,4 @@
-"""The top of the first page: a kernel that runs, and links to the chapters and games.
+"""The top of the first page: what the course is, where it starts, a kernel that runs, and links to chapters and games.
 
 Unlike the chapters' widgets its script is in the page itself: a browser loads no module of a page from disk.
 """
@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 import nbformat
 
-ALT = "The source of a kernel that turns a tile of 32 × 32, and beside it the numbers that it reads."
+ALT = "The source of the plain FlashAttention kernel, and beside it the matrix that its threads read."
 MARK = 'data-widget-script="front.js"'  # in the HTML of a widget, which static/widgets.js would look for
 STARTED = "data-front"
+START = '<p class="course-start"><a href="{link}">Start</a> You need no GPU.</p>'
 MODEL = (Path(__file__).parent / "static" / "model.js").read_text(encoding="utf-8")
 # In the place of static/widgets.js.
 _START = """
@@ -38,12 +40,13 @@ def cell() -> nbformat.NotebookNode:
     return nbformat.v4.new_code_cell(outputs=[output], metadata={"alt": ALT}, id="front")
 
 
-def part(shown: str, chapters: Sequence[tuple[str, str]], games: Sequence[tuple[str, str]]) -> str:
-    """The first part of the page as Markdown. shown: the HTML of the kernel, as of another widget; chapters, games: the
-    title and the link of each."""
+def part(lead: str, shown: str, chapters: Sequence[tuple[str, str]], games: Sequence[tuple[str, str]]) -> str:
+    """The first part of the page as Markdown. lead: what the course is, in a sentence; shown: the HTML of the kernel,
+    as of another widget; chapters, games: the title and the link of each. The button leads to the first chapter."""
     from course_utils.widgets.frame import esm
 
     ways = {"Chapters": chapters, "Games": games}
     rows = [f"**{name}** {' · '.join(f'[{title}]({link})' for title, link in of)}" for name, of in ways.items() if of]
     script = f'<script type="module">{esm("front.js")}{MODEL}{_START}</script>'
-    return "\n\n".join([shown.replace(MARK, STARTED), script, *rows]) + "\n"
+    start = [START.format(link=escape(chapters[0][1]))] if chapters else []
+    return "\n\n".join([lead, *start, shown.replace(MARK, STARTED), script, *rows]) + "\n"

@@ -294,14 +294,16 @@ def _write_start(
     sheets: Sequence[Path],
     guides: Sequence[Path],
 ) -> None:
-    """Writes index.md: the README, after its title a running kernel and links, and the order of the pages."""
+    """Writes index.md: the README, after its title and first paragraph a running kernel and links, and the order of the
+    pages."""
     readme = root / "README.md"
-    title, below, rest = markdown(readme.read_text(encoding="utf-8"), readme, root, _github).partition("\n\n")
+    text = markdown(readme.read_text(encoding="utf-8"), readme, root, _github)
+    title, lead, rest = [*text.split("\n\n", 2), ""][:3]
     (shown,), _ = outputs(front.cell(), readme, root, sources.extra)
     ways = [(f"{chapter.number} {chapter.title}", f"notebooks/{chapter.slug}.html") for chapter in chapters]
     to_games = [(_heading(path), site_link(path.relative_to(root).as_posix(), readme, root)) for path in played]
-    opening = front.part(shown.data["text/html"], ways, to_games)
-    text = f"{title}{below}{opening}\n{rest}"
+    opening = front.part(lead, shown.data["text/html"], ways, to_games)
+    text = f"{title}\n\n{opening}\n{rest}"
     blocks = {
         "Chapters": [f"notebooks/{chapter.slug}" for chapter in chapters],
         "Exercises": [path.relative_to(root).with_suffix("").as_posix() for path in exercises],

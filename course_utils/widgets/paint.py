@@ -206,7 +206,8 @@ class Paint(Frame):
 
 
 def paint_a_mask(preset: str = "strided", *, head_dim: int = 128, rates: Mapping | None = None) -> Paint:
-    """Paint a mask in the browser, by mouse or keyboard, freely or for the aims of three levels.
+    """Paint a mask in the browser, by mouse or keyboard, for the aims of three levels or freely. It opens at the first
+    level.
 
     preset: what is there first, one of `PRESETS`. head_dim (64 or 128) and rates, as of `mask_explorer`, are for the
     time; without rates none is shown. The score stays in the browser. Raises ValueError naming the argument.
@@ -222,7 +223,7 @@ def paint_a_mask(preset: str = "strided", *, head_dim: int = 128, rates: Mapping
         "layers": LAYERS,
         "dim": head_dim,
         "rates": checked_rates(rates),
-        "start": {"preset": preset, "cell": 16, "level": 0, "layers": 3},
+        "start": {"preset": preset, "cell": 16, "level": 1, "layers": 3},
     }
     return Paint(meta=meta, data=b"", step=47)
 

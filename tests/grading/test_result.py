@@ -52,6 +52,11 @@ def test_what_the_kernel_printed_is_told_and_kept() -> None:
     assert Result.from_json(printing.to_json()) == printing and "printed" not in result(*PARTS).to_json()
 
 
+def test_many_printed_lines_stand_in_columns_and_a_few_below_each_other() -> None:
+    few, many = (replace(result(*PARTS), printed="n = 110:\n" + "1.5\n" * count).printed_html() for count in (9, 10))
+    assert "<pre>n = 110:" in few and '<pre style="columns: 10ch">n = 110:' in many
+
+
 def test_html_is_escaped_and_has_no_empty_column() -> None:
     assert "Tail &lt;L&gt;" in result(*PARTS).to_html()
     hostile = Diagnosis("<b>name", "<b>detail", "<b>again")

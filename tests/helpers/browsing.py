@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+# Whether a page is no wider than what its window shows beside the scrollbar.
+FITS = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 # Formulas are set, widgets have taken the places of their stills, and a side bar of the theme has arrived.
 _COMPLETE = """async () => {
     await Promise.all(document.getAnimations().map((one) => one.finished.catch(() => null)));

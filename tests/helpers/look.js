@@ -1,4 +1,5 @@
-// What a reader cannot see on a page as it is laid out now: one text for each thing, by kind of fault.
+// What a reader cannot see on a page as it is laid out now, and formulas with a scrollbar: one text for each thing, by
+// kind of fault.
 // `lowest` is the contrast (WCAG 2) below which text counts as pale.
 (lowest) => {
   const article = document.querySelector("article") ?? document.body;
@@ -77,6 +78,9 @@
     return { parentElement: node.parentElement, getBoundingClientRect: () => range.getBoundingClientRect() };
   };
   const lost = texts.filter((node) => article.contains(node) && shown(node) && !aloud(node) && !node.closest(things));
+  // A box of a formula whose scrollbar takes room. Without a border these boxes are as large inside as outside.
+  const hasBar = (box) =>
+    clips(box) && (box.offsetWidth - box.clientWidth > 1 || box.offsetHeight - box.clientHeight > 1);
   const { scrollWidth, clientWidth } = document.documentElement;
   return {
     page: scrollWidth > clientWidth ? [`${scrollWidth} pixels wide in a window of ${clientWidth}`] : [],
@@ -84,6 +88,7 @@
     tables: named(all("table")),
     pictures: named(all("img, svg, canvas, video, .ak-widget")),
     formulas: named(all("mjx-math")),
+    bars: all(".math, mjx-container").filter(hasBar).map(called),
     text: lost.filter((node) => wordsIn(node).some((one) => outside(words(one)))).map(called),
     pale,
   };

@@ -1,4 +1,5 @@
-"""What a reader cannot see on the site: what is cut or scrolls sideways, text too pale, errors of scripts.
+"""What a reader cannot see on the site, or stumbles on: what is cut or scrolls sideways, formulas with a scrollbar,
+text too pale, errors of scripts.
 
 Each page is laid out as on a desk and as on a phone, in the light theme and the dark one, with what is folded opened.
 """
@@ -17,8 +18,9 @@ WIDTHS = {"desk": 1440, "phone": 390}  # pixels of the window
 HEIGHT = 900
 THEMES = ("light", "dark")
 CONTRAST = 4.5  # WCAG 2, level AA
-# Wider than the window; cut, or to be scrolled sideways; below `CONTRAST`; said by the browser's console.
-FAULTS = ("page", "code", "tables", "pictures", "formulas", "text", "pale", "errors")
+# Wider than the window; cut, or to be scrolled sideways; a scrollbar of a formula; below `CONTRAST`; said by the
+# browser's console.
+FAULTS = ("page", "code", "tables", "pictures", "formulas", "bars", "text", "pale", "errors")
 
 LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
 _ARRIVED = """

@@ -132,6 +132,13 @@ def test_sections_are_read_as_they_are_listed(text, numbers):
     assert stated.listed(numbers) == f"section{'s' * (len(numbers) > 1)} {text}"
 
 
+def test_the_notebooks_of_a_path_take_whole_minutes_that_add_up_to_its_own():
+    for path in PATHS:
+        legs = minutes.path_legs(path).values()
+        assert all(isinstance(leg, int) for leg in legs)
+        assert abs(sum(legs) - minutes.path_reading(path).minutes) <= 0.5 * len(legs)
+
+
 def test_hours_are_rounded_to_five_minutes():
     assert [minutes.hours(one) for one in (50, 57.6, 62, 323)] == ["50 min", "1 h", "1 h", "5 h 25 min"]
 

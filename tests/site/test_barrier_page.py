@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 from course_utils.chapters.missing_barrier import LEVELS, packed
 from course_utils.site import widgets as on_pages
 from course_utils.widgets import find_the_missing_barrier
+from tests.helpers.browsing import FITS
 from tests.helpers.page_of_the_site import served_page
 
 pytestmark = pytest.mark.browser
@@ -32,7 +33,7 @@ def test_a_link_shows_level_step_and_line_again_and_the_score_stays(address, bro
     page.get_by_role("button", name="Missing after it").click()
     page.get_by_role("button", name="step 225").first.click()
     page.wait_for_url("**#barrier=level:1,step:225,line:22")
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate(FITS)
     link = page.url
     page.goto("about:blank")
     page.goto(link)

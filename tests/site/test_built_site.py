@@ -12,6 +12,7 @@ import axe_playwright_python
 from playwright.sync_api import expect
 
 from course_utils.course import chapter_notebooks
+from course_utils.puzzles.puzzle import find_puzzle, puzzle_ids
 from course_utils.questions.catalog import question, question_ids
 from course_utils.questions.judging import right_answer
 from course_utils.questions.question import Choice
@@ -178,6 +179,46 @@ def test_nothing_is_cut_too_wide_or_too_pale_on_a_desk_and_on_a_phone(all_pages,
             wrong[name] = found
     page.close()
     assert wrong == {}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_says_what_the_course_is_where_it_starts_and_runs_a_kernel(width, height, address, page):
+    load(page, address, "index.html", {"width": width, "height": height})
+    lead = re.split(r"\n\n", (ROOT / "README.md").read_text(encoding="utf-8"))[1].replace("\n", " ")
+    kernel = page.locator("[data-front] canvas")
+    kernel.wait_for()
+    start = page.get_by_role("link", name="Start", exact=True)
+    for part in (page.get_by_text(lead), start, page.locator("[data-front] .ak-source"), kernel):
+        box = part.bounding_box()
+        assert 0 <= box["y"] and box["y"] + box["height"] <= height, part
+    start.click()
+    page.wait_for_url(f"{address}/notebooks/{FIRST}.html")
+
+
+@pytest.mark.browser
+def test_a_formula_without_room_for_its_spoken_text_is_seen_by_its_bars(address, page):
+    """The rule that the site had gave nearly every formula a scrollbar."""
+    load(page, address, f"notebooks/{FIRST}.html", DESK)
+    assert page.evaluate(LOOK, CONTRAST)["bars"] == []
+    rule = "mjx-container { overflow: auto hidden !important }"
+    page.add_style_tag(content=f"{rule} article mjx-container mjx-assistive-mml {{ width: auto !important }}")
+    assert len(page.evaluate(LOOK, CONTRAST)["bars"]) >= 10
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("slug", EACH_CHAPTER)
+def test_the_puzzles_of_a_page_are_unsolved_with_their_message_and_the_solution_is_folded(slug, address, page):
+    load(page, address, f"notebooks/{slug}.html", DESK)
+    puzzles = [find_puzzle(puzzle_id) for puzzle_id in puzzle_ids(slug)]
+    cells = page.locator("div.cell:has(.ak-puzzle)")
+    assert cells.count() == len(puzzles)
+    for cell, puzzle in zip(cells.all(), puzzles, strict=True):
+        code, verdict = cell.locator(".cell_input pre").text_content(), cell.locator(".ak-puzzle")
+        assert code.strip() == f"%%puzzle {puzzle.task.id}\n{puzzle.given}".strip()
+        assert verdict.inner_text().startswith("Not yet: ")
+        hint, solution = verdict.locator("details").all()
+        assert not hint.locator("p").is_visible() and not solution.locator("pre").is_visible()
 
 
 @pytest.mark.browser

@@ -8,6 +8,7 @@ import nbformat
 import pytest
 
 from course_utils.plots import look
+from course_utils.puzzles.puzzle import find_puzzle
 from course_utils.site import execute as execution
 from course_utils.site import places
 from course_utils.site.execute import SiteError, execute
@@ -50,6 +51,15 @@ display(HTML("<b>" + {str(tmp_path)!r} + "</b>"))"""
     text, page = paths
     assert text.text.split() == ["…/kernels/a.cu", "~/x", ".venv/bin", "~/.local/share"]
     assert page.data["text/html"] == "<b>…</b>"
+
+
+def test_a_solved_puzzle_is_run_and_shown_as_it_is_given(tmp_path):
+    puzzle = find_puzzle("00_start_here/guard")
+    solved = f"%%puzzle {puzzle.task.id}\n{puzzle.solved}"
+    path = write(tmp_path / "notebooks" / "a.ipynb", "%load_ext course_utils.puzzles", solved)
+    *_, cell = execute(tmp_path, [path], tmp_path / "kept")[path].cells
+    assert cell.source == f"%%puzzle {puzzle.task.id}\n{puzzle.given}".strip()
+    assert "Not yet:" in cell.outputs[0].data["text/html"]
 
 
 def test_a_root_directory_as_home_replaces_nothing(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 from course_utils.site import pages
 from course_utils.widgets import findings
+from tests.helpers.browsing import FITS
 from tests.helpers.page_of_the_site import served_page
 from tests.helpers.racing import racing
 
@@ -54,7 +55,7 @@ def test_a_button_opens_the_player_at_its_finding_with_both_parties(report, addr
     assert not player.get_by_text("hazard in shared memory").first.is_visible()  # the report above says it
     assert button.evaluate("(one) => one === document.activeElement") and button.inner_text() == "Show"
     assert player.evaluate("(one) => one.getBoundingClientRect().top") < 844 / 2  # it has come into view
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate(FITS)
     page.get_by_role("button", name=f"Show finding {other + 1}:").click()
     expect(player.locator(".ak-player-title")).to_contain_text("block (0, 0, 0)")
     assert player.count() == 1 and "#" not in page.url

@@ -9,6 +9,7 @@ pytest.importorskip("docutils", reason="the site's packages are not installed (p
 from playwright.sync_api import expect
 
 from course_utils.site import front, widgets
+from tests.helpers.browsing import FITS
 
 pytestmark = pytest.mark.browser
 
@@ -21,7 +22,8 @@ def shown():
     state = front.cell().outputs[0].data[widgets.STATE]
     assert len(state["data"]) <= MOST_RECORDED
     games = [("A game", "docs/games/a.html")]
-    return front.part(widgets.alive(state, "<p>still</p>"), [("00 Start", "notebooks/00.html")], games)
+    chapters = [("00 First", "notebooks/00.html"), ("01 Second", "notebooks/01.html")]
+    return front.part("What it is.", widgets.alive(state, "<p>still</p>"), chapters, games)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +49,12 @@ def step_of(page):
     return int(page.locator(".ak-step").input_value())
 
 
-def test_the_ways_stand_behind_the_kernel_and_all_is_light(shown):
+def test_what_it_is_comes_first_then_start_the_kernel_and_the_ways_and_all_is_light(shown):
     assert len(shown.encode()) <= MOST_IN_ALL
-    script, *ways = shown.rindex("</script>"), shown.index("[00 Start](notebooks/00.html)"), shown.index("[A game]")
-    assert [script, *ways] == sorted([script, *ways])
-    assert 'data-widget-script="' not in shown.partition(">")[0]  # static/widgets.js would run it once more
+    parts = ['<a href="notebooks/00.html">Start</a>', front.STARTED, "</script>\n", "[01 Second](", "[A game]("]
+    places = [shown.index(part) for part in parts]
+    assert shown.startswith("What it is.\n\n") and places == sorted(places)
+    assert front.MARK not in shown  # static/widgets.js would run it once more
 
 
 def test_from_disk_it_runs_within_two_seconds_and_rests_when_told_to(page, address):
@@ -87,4 +90,4 @@ def test_it_fits_a_phone(page, address):
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(address)
     page.wait_for_selector(".ak-widget canvas")
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.evaluate(FITS)

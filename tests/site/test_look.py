@@ -17,6 +17,9 @@ BAD = {
     "tables": '<div style="overflow: auto"><table><tr><td style="min-width: 2000px">wide</table></div>',
     "pictures": '<div style="overflow: hidden"><img alt="" style="width: 2000px; height: 9px" src="data:,"></div>',
     "formulas": '<mjx-container style="display: grid"><mjx-math style="display: block; width: 2000px">x</mjx-math>',
+    # As high as MathJax makes the text for screen readers, which is hidden but makes its box scroll.
+    "bars": '<mjx-container style="display: inline-block; position: relative; overflow: auto hidden">x'
+    '<mjx-assistive-mml style="position: absolute; clip: rect(1px, 1px, 1px, 1px); width: 40px">x</mjx-assistive-mml>',
     "text": f'<div style="overflow: hidden; text-overflow: ellipsis; white-space: nowrap">{LINE}</div>',
     "pale": '<p style="color: #888">pale</p>',
     "errors": "<script>undefined.call()</script>",

@@ -134,6 +134,7 @@ def test_each_level_can_be_reached_and_not_by_what_is_there_first(level, grid):
 
 def test_a_still_picture_and_bad_input():
     widget = paint_a_mask("bigbird", rates=RATES)
+    assert judged(preset("bigbird"), widget.meta["start"]["level"]), "it opens without an aim"
     assert isinstance(widget.static_figure(), Figure) and widget.meta["start"]["preset"] == "bigbird"
     bundle, _ = widget._repr_mimebundle_()
     assert len(bundle["image/png"]) <= 60_000

@@ -21,7 +21,7 @@ async function render({ model, el }) {
   let [timer, waited, isSeen] = [null, 0, true];
 
   const act = { go: take, toLine() {}, set() {} }; // nothing is chosen here: the whole player is for that
-  const source = sourcePanel(rec, act);
+  const source = sourcePanel(rec, act, true);
   const memory = memoryPanel(rec, act);
   const play = control("button", { type: "button", class: "ak-play", onclick: () => (timer ? rest() : run()) });
   const controls = stepper("step", rec.count - 1, take);
