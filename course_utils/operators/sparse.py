@@ -16,10 +16,10 @@ from torch import Tensor
 
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.library import needs_gradient
-from course_utils.operators.prepare import autocast, check_inputs, not_deterministic
+from course_utils.operators.prepare import autocast, check_inputs
 from course_utils.operators.sparse_choice import check_pattern
-from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, mask_of
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, ready_backward
+from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, backward_of, mask_of
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS
 from course_utils.patterns import BlockLists, Pattern
 from course_utils.patterns.graphs import refuse_tracing, register, registered
 
@@ -64,8 +64,9 @@ def sparse_attention(
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
-        RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`: blocks add their shares of
-            dQ by atomics, in no fixed order.
+        RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`, unless the rows are ranges
+            and the GPU is a Hopper, where blocks then take turns: elsewhere they add their shares of dQ by atomics, in
+            no fixed order.
 
     Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out; see
     `flash_attention_v2`.
@@ -170,8 +171,9 @@ def _forward(call: Call, pattern: int, *, differentiable: bool = True) -> Forwar
 
 
 def _backward(call: Call, pattern: int) -> Backward:
-    not_deterministic("sparse_attention", "dQ")
-    return _ready(pattern, call, True, lambda mask: ready_backward(call, mask.dk_dv(call)), "backward")
+    if not torch.are_deterministic_algorithms_enabled():
+        return _ready(pattern, call, True, lambda mask: backward_of(mask, call), "backward")
+    return _ready(pattern, call, True, lambda mask: backward_of(mask, call, deterministic=True), "backward in turns")
 
 
 def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask], Ready], direction: str) -> Ready:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import ALLOCATED, Kernel, PassedMap, ReadyLaunch
-from course_utils.operators.attention import Call, Forward, int_scalars
+from course_utils.operators.attention import Backward, Call, Forward, int_scalars
 from course_utils.operators.hopper import (
     KEYS,
     LONG,
@@ -22,6 +22,7 @@ from course_utils.operators.hopper import (
     counter,
     forward_launch,
     heads_at_once,
+    ready_backward,
     tile_map,
 )
 from course_utils.operators.tensor_core import defines, kernel
@@ -107,3 +108,16 @@ def blocks_forward(call: Call) -> Forward | None:
         launch(*views, lse, counter(call.device))
 
     return attend
+
+
+def blocks_backward(call: Call, deterministic: bool) -> Backward:
+    """The launches of chapter 07's backward pass for such a call."""
+    launches = ready_backward(call, False, deterministic)
+
+    def gradients(
+        query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+    ) -> tuple[Tensor, ...]:
+        q, k, v, o, grad = (tensor.view(call.query_shape) for tensor in (query, key, value, out, grad_out))
+        return tuple(gradient.view(query.shape) for gradient in launches(q, k, v, o, lse, grad))
+
+    return gradients

@@ -13,9 +13,10 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import PASSED, RawModule, ReadyLaunch
 from course_utils.operators import sparse_hopper
-from course_utils.operators.attention import Call, Forward, int_scalars
-from course_utils.operators.prepare import MAX_GRID, fitting
+from course_utils.operators.attention import Backward, Call, Forward, int_scalars
+from course_utils.operators.prepare import MAX_GRID, fitting, not_deterministic
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
+from course_utils.operators.sparse_hopper_backward import ready_range_backward
 from course_utils.operators.sparse_work import Columns, Work, class_tiles, columns_of, range_columns, work_items
 from course_utils.operators.tensor_core import (
     BACKWARD_TENSORS,
@@ -30,6 +31,7 @@ from course_utils.operators.tensor_core import (
     dense_forward,
     kernel,
     module,
+    ready_backward,
     takes_wgmma,
 )
 from course_utils.patterns import BlockLists, Pattern, Ranges, RowRanges
@@ -104,16 +106,17 @@ class DenseMask(NamedTuple):
     length: int
 
     def forward(self, call: Call) -> Forward:
-        of_blocks = self._of_blocks(call)
+        blocks = self.of_blocks(call)
         if not takes_wgmma(call.device):
-            return dense_forward(of_blocks, False)
+            return dense_forward(blocks, False)
         as_ranges = Ranges(left=0, right=self.length, step=self.length)
-        return sparse_hopper.blocks_forward(of_blocks) or sparse_hopper.range_forward(call, as_ranges)
+        return sparse_hopper.blocks_forward(blocks) or sparse_hopper.range_forward(call, as_ranges)
 
     def dk_dv(self, call: Call) -> DkDv:
-        return dense_dk_dv(self._of_blocks(call), False)
+        return dense_dk_dv(self.of_blocks(call), False)
 
-    def _of_blocks(self, call: Call) -> Call:
+    def of_blocks(self, call: Call) -> Call:
+        """The call whose sequences are the blocks."""
         return call._replace(query_shape=self._view(call.query_shape), key_shape=self._view(call.key_shape))
 
     def _view(self, shape: torch.Size) -> torch.Size:
@@ -268,6 +271,19 @@ class CsrMask(NamedTuple):
 
 
 Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
+
+
+def backward_of(mask: Mask, call: Call, *, deterministic: bool = False) -> Backward:
+    """The launches of the backward pass. deterministic: with the same bits in every run; raises RuntimeError, or only
+    warns if torch is told so, where no kernel has that."""
+    if takes_wgmma(call.device):
+        if isinstance(mask, DenseMask):
+            return sparse_hopper.blocks_backward(mask.of_blocks(call), deterministic)
+        if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and mask.ranges.dilation == 1):
+            return ready_range_backward(call, mask[0], deterministic=deterministic)
+    if deterministic:
+        not_deterministic("sparse_attention", "dQ")
+    return ready_backward(call, mask.dk_dv(call))
 
 
 def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:

@@ -16,6 +16,7 @@ from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.patterns import Ranges
 from course_utils.toolchain import nvrtc
 from tests.helpers import tensors
+from tests.helpers.deterministic import told_to_be_deterministic
 
 HALF = torch.float16
 random = partial(tensors.random, dtype=HALF)
@@ -50,7 +51,7 @@ def by_hopper_kernels(request, monkeypatch):
     monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: True)
 
 
-def check(name, lengths, n=0, *, device="cpu", dtype=HALF, **change):
+def check(name, lengths, n=0, *, device="cpu", dtype=HALF, gradients=False, **change):
     """Against float64 under the dense mask, with inputs whose kind and heads follow from n."""
     pattern = PATTERNS[name]
     pattern = pattern(lengths[1]) if callable(pattern) else pattern
@@ -65,7 +66,8 @@ def check(name, lengths, n=0, *, device="cpu", dtype=HALF, **change):
     case = checks.AttentionCase(query_length=lengths[0], key_length=lengths[1], is_causal=False, **(values | change))
     mask, seed = pattern.mask(*lengths), crc32(f"{name} {lengths} {n}".encode())
     operator = partial(sparse_attention, pattern=pattern)
-    for report in checks.check_case(operator, case, device=device, dtype=dtype, lse=True, attn_mask=mask, seed=seed):
+    options = {"device": device, "dtype": dtype, "gradients": gradients, "lse": True, "attn_mask": mask, "seed": seed}
+    for report in checks.check_case(operator, case, **options):
         assert report.passed, f"{name}, {case}, {dtype}, seed {seed}: {report}"
 
 
@@ -76,13 +78,27 @@ def test_output_and_lse_are_correct(device, thinned, name):
         check(name, lengths, n, device=device)
 
 
+@pytest.mark.parametrize("name", ["window of 64", "streaming", "dilated", "causal documents"])
+def test_gradients_are_correct(device, name):
+    check(name, (140, 170), 2 * list(PATTERNS).index(name), device=device, gradients=True)
+
+
+def test_told_to_be_deterministic_the_backward_pass_gives_the_same_bits(device):
+    tensors = [random(1, 2, 300, 64, device=device, seed=seed).requires_grad_() for seed in range(3)]
+    with told_to_be_deterministic():
+        for pattern in (patterns.sliding_window(100), patterns.document(documents(300)), patterns.block_diagonal(150)):
+            runs = 100 if device.type == "cuda" else 2
+            found = [torch.autograd.grad(sparse_attention(*tensors, pattern).sum(), tensors) for _ in range(runs)]
+            assert all(all(map(torch.equal, found[0], again)) for again in found[1:])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_all_lengths_on_a_gpu(name, dtype):
     for n, lengths in enumerate((*LENGTHS, (1000, 1000), (2500, 2500), (4096, 4096))):
         for head_dim in HEAD_DIMS:
-            check(name, lengths, n, device="cuda", dtype=dtype, head_dim=head_dim)
+            check(name, lengths, n, device="cuda", dtype=dtype, gradients=True, head_dim=head_dim)
 
 
 @pytest.mark.parametrize("name", ["causal", "window of 200", "streaming"])
@@ -97,7 +113,7 @@ def test_equal_blocks_are_dense_attention_on_a_view(device, monkeypatch, length,
     monkeypatch.setattr(sparse_hopper, "range_forward", None)
     pattern = patterns.block_diagonal(length)
     monkeypatch.setitem(PATTERNS, "blocks", pattern)
-    check("blocks", (2 * length, 2 * length), head_dim=head_dim, kv_heads=2, device=device)
+    check("blocks", (2 * length, 2 * length), head_dim=head_dim, kv_heads=2, device=device, gradients=length == 128)
 
 
 def test_blocks_that_would_be_filled_up_too_far_are_ranges():
