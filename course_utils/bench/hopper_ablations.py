@@ -7,7 +7,6 @@ No kernel has a clock in it. Times are of the GPU alone, with a cold L2 cache, t
 
 from __future__ import annotations
 
-import functools
 import itertools
 import statistics
 from collections.abc import Sequence
@@ -96,7 +95,6 @@ def without_a_part(
     return rows
 
 
-@functools.cache
 def _kernels(step: Step, head_dim: int) -> dict[str, Kernel]:
     """The kernels of a step by what is left out."""
     parts = {part: ablations.build(step, head_dim, torch.float16, part) for part in ablations.PARTS}
