@@ -96,7 +96,7 @@ def test_told_to_be_deterministic_the_backward_pass_gives_the_same_bits(device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_all_lengths_on_a_gpu(name, dtype):
-    for n, lengths in enumerate((*LENGTHS, (1000, 1000), (2500, 2500), (4096, 4096))):
+    for n, lengths in enumerate((*LENGTHS, (1000, 1000), (1500, 2500))):
         for head_dim in HEAD_DIMS:
             check(name, lengths, n, device="cuda", dtype=dtype, gradients=True, head_dim=head_dim)
 
