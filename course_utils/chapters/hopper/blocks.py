@@ -9,12 +9,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_utils import measured, show
+from course_utils import measured
 from course_utils.launches.hopper import KEYS, LADDER, ROWS, Step
 from course_utils.launches.timestamps import Moment, from_text
 from course_utils.measured import Row
 from course_utils.measured.hopper import FLOPS_OF_A_CLOCK
-from course_utils.operators.tensor_core import HEAD_DIMS
 
 WAITS = ("__syncthreads", "wait_for", "wait_for_copies", "wait_until_full", "take_turn", "wait_for_product")
 ASKS = ("fill", "load_box", "load_tile_async")
@@ -158,27 +157,3 @@ def _block(step: Step, row: Row, head_dim: int) -> dict:
         "share": round(share_of_roof(moments, head_dim), 3),
         "slower": round(row["slower"], 2),
     }
-
-
-def products_under_way(block: dict) -> list[float]:
-    """For one of `blocks`: the shares of the time in which 0, 1, 2, … consumers have a product in flight, counted from
-    when all have started one until the first has waited for its last."""
-    of_consumers = [lane["spans"] for lane in block["lanes"] if lane["name"].startswith("products")]
-    begin, end = max(spans[0][0] for spans in of_consumers), min(spans[-1][1] for spans in of_consumers)
-    edges = sorted({begin, end} | {edge for spans in of_consumers for span in spans for edge in span[:2]})
-    cycles = [0] * (len(of_consumers) + 1)
-    for since, until in itertools.pairwise(edge for edge in edges if begin <= edge <= end):
-        cycles[sum(any(b <= since < e for b, e, _ in spans) for spans in of_consumers)] += until - since
-    return [count / (end - begin) for count in cycles]
-
-
-def show_overlaps(numbers: Sequence[str] = ("4", "5")) -> None:
-    """Shows for these steps how much of the time no consumer, one, or both have a product in flight."""
-    rows = []
-    for d in HEAD_DIMS:
-        for block in blocks(d):
-            if block["number"] in numbers:
-                shares = zip(("neither", "one", "both"), products_under_way(block), strict=True)
-                name = f"d = {d}, step {block['number']}"
-                rows.append({"": name} | {words: f"{share:.0%}" for words, share in shares})
-    show.table(rows, "of the recorded time: whose products are under way")

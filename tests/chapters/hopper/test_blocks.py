@@ -9,9 +9,7 @@ from course_utils.chapters.hopper.blocks import (
     consumers,
     cycles_of_a_tile,
     lanes,
-    products_under_way,
     share_of_roof,
-    show_overlaps,
 )
 from course_utils.launches.hopper import LADDER
 from course_utils.launches.timestamps import Moment, Site
@@ -103,21 +101,3 @@ def test_the_recorded_blocks_are_those_of_the_ladder_and_say_a_possible_share(he
 def test_another_head_dimension_is_refused():
     with pytest.raises(ValueError, match="head_dim: got 96, of which pipeline has no record"):
         blocks(96)
-
-
-def test_products_under_way_are_counted_while_all_consumers_are_at_work():
-    first = [[0, 40, "S"], [30, 60, "PV"], [80, 100, "S"]]
-    second = [[20, 50, "S"], [90, 130, "PV"]]
-    lanes = [{"name": f"products of warpgroup {n}", "spans": spans} for n, spans in enumerate((first, second))]
-    lanes += [{"name": "producer", "spans": [[0, 5, "asks"]]}]
-    # from 20 to 100: neither from 60 to 80, both from 20 to 50 and from 90 on
-    assert products_under_way({"lanes": lanes}) == pytest.approx([20 / 80, 20 / 80, 40 / 80])
-
-
-def test_the_shares_of_two_steps_are_shown_for_both_head_dimensions(monkeypatch):
-    shown = []
-    monkeypatch.setattr("course_utils.chapters.hopper.blocks.show.table", lambda rows, _: shown.extend(rows))
-    show_overlaps(("4", "5"))
-    assert [row[""] for row in shown] == ["d = 64, step 4", "d = 64, step 5", "d = 128, step 4", "d = 128, step 5"]
-    neither, one, both = products_under_way(blocks(128)[3])
-    assert shown[2] | {"": ""} == {"": "", "neither": f"{neither:.0%}", "one": f"{one:.0%}", "both": f"{both:.0%}"}
