@@ -38,8 +38,8 @@ class HandOver:
 
 
 def hand_overs(recording: Recording) -> list[HandOver]:
-    """All pairs of lines that pass shared memory from thread to thread, the earliest first. Accesses of the copy engine
-    and the tensor cores, and lines in headers, are left out."""
+    """All pairs of lines that pass shared memory from thread to thread, the earliest first. An access in a header is
+    one of the line that calls it; accesses of the copy engine and the tensor cores are left out."""
     pairs = _pairs(recording)
     places = recording.columns["steps.place"]
     writes = np.isin(recording.columns["steps.op"], WRITING)
@@ -51,10 +51,8 @@ def hand_overs(recording: Recording) -> list[HandOver]:
     keys = np.where(inside, np.ravel_multi_index(np.where(inside, both, 0), shape), -1)
     for key in np.unique(keys[inside]):
         first, then, *rest = map(int, np.unravel_index(key, shape))
-        own = [
-            recording.places[place].line for place in (first, then) if recording.places[place].file == recording.file
-        ]
-        if len(own) == 2:
+        own = own_line(recording, first), own_line(recording, then)
+        if None not in own:
             groups.setdefault((*own, *same_function(recording, first, then), *rest), []).append(key)
     order = _Order(recording)
     found = []
@@ -69,6 +67,13 @@ def hand_overs(recording: Recording) -> list[HandOver]:
         opened = order.opened(by[at])
         found.append(HandOver(name, kind_name, line, then_line, above, below, first, then, opened, by_line))
     return sorted(found, key=lambda one: (one.first, one.then))
+
+
+def own_line(recording: Recording, place: int) -> int | None:
+    """The line of the kernel's own file that a place is in or was called from."""
+    while place >= 0 and recording.places[place].file != recording.file:
+        place = recording.places[place].caller
+    return recording.places[place].line if place >= 0 else None
 
 
 def same_function(recording: Recording, place: int, other: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course_utils.chapters.hand_overs import hand_overs, same_function
+from course_utils.chapters.hand_overs import hand_overs, own_line, same_function
 from course_utils.chapters.tensors import normal
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.emulator import Recording, record
@@ -226,7 +226,12 @@ def _race(recording: Recording, handed: list[dict[str, Any]]) -> dict[str, Any]:
     for, the start of a copy and the step that reads before it arrives. "at", "then_at": the lines in words; "offset": a
     byte that both touch."""
     found = [one for one in recording.findings if one.other_line]
-    lines = [{one.line, one.other_line} for one in found]
+    places = recording.columns["steps.place"]
+    lines = [
+        {own_line(recording, int(places[step])) for step in (one.step, one.other_step)}
+        for one in found
+        if one.step >= 0 and one.other_step >= 0
+    ]
     race = next((one for one in handed if one["by"] < 0 and {one["line"], one["then_line"]} in lines), None)
     if race is None:
         known = next(one for one in found if one.step >= 0 and one.other_step >= 0)

@@ -147,17 +147,22 @@ def exercise_seed(seed: int, exercise_id: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{exercise_id}".encode()).digest()[:4]) >> 1
 
 
-@cache
 def grader_version(exercise_id: str) -> str:
     """The version of the course with a hash of what a grade of this exercise depends on: another may give other grades.
 
     That is the grader, the exercise's own module, all that these import, and the emulator's sources. A new exercise,
     another exercise's module, a picture or a chapter does not count.
     """
-    own = own_folder() / f"{exercise_id}.py" if exercise_id in own_ids() else None
-    first = _imports(own) if own else (f"course_utils.grading.tasks.{exercise_id.split('/')[1]}",)
+    own = (own_folder() / f"{exercise_id}.py").read_bytes() if exercise_id in own_ids() else None
+    return _version(exercise_id, own)
+
+
+@cache
+def _version(exercise_id: str, own: bytes | None) -> str:
+    """own: the module of a teacher's own exercise, which may change while this process runs."""
+    first = (f"course_utils.grading.tasks.{exercise_id.split('/')[1]}",) if own is None else _imports(own)
     paths = {_modules()[name] for name in _needed(*first)} | {p for p in _ROOT.rglob("*") if p.suffix in _SOURCES}
-    content = hashlib.sha256(own.read_bytes() if own else b"")
+    content = hashlib.sha256(own or b"")
     for path in sorted(paths):
         content.update(f"{path.relative_to(_ROOT)}\0".encode() + _file_hash(path))
     return f"{__version__}+{content.hexdigest()[:12]}"
@@ -171,7 +176,7 @@ def _needed(*first: str) -> set[str]:
         name = todo.pop()
         if name not in found and not name.startswith(_NO_GRADE):
             found.add(name)
-            todo += _imports(_modules()[name])
+            todo += _imports(_modules()[name].read_bytes())
     return found
 
 
@@ -183,10 +188,10 @@ def _modules() -> dict[str, Path]:
 
 
 @cache
-def _imports(path: Path) -> tuple[str, ...]:
-    """The course's modules that a module imports, with the packages around these."""
+def _imports(source: bytes) -> tuple[str, ...]:
+    """The course's modules that a module with this source imports, with the packages around these."""
     wanted: list[str] = []
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             wanted += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
