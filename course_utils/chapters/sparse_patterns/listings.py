@@ -9,6 +9,7 @@ from course_utils.cuda import read_kernel
 
 RANGES, RANGE = "include/ranges.cuh", "04_sparse_patterns/range.cu"
 BLOCKS, BLOCKS_BACKWARD = "04_sparse_patterns/block_sparse.cu", "04_sparse_patterns/block_sparse_backward.cu"
+RANGE_BLOCK = "include/range_block.cuh"
 GATHER = "04_sparse_patterns/csr_gather.cu"
 
 
@@ -33,6 +34,18 @@ def ranges() -> None:
         (RANGES, "// Tiles first", None),
         (RANGE, "const Keys block_sees", "const float factor"),
     )
+
+
+def on_hopper() -> None:
+    """Shows which tiles a block of range_hopper.cu visits, and counts the lines in which it differs from chapter 07's
+    dense kernel."""
+    show_folded(
+        "Read the code: which tiles a block visits, and which of them need no mask",
+        (RANGE_BLOCK, "// Both ends of what", "// S = −∞"),
+    )
+    dense, ranges = read_kernel("07_hopper/forward.cu"), read_kernel("04_sparse_patterns/range_hopper.cu")
+    marks = [line[0] for line in show.difference_lines(dense, ranges, context=0, skip_header=True)[2:]]
+    print(f"from forward.cu to range_hopper.cu: {marks.count('-')} lines removed, {marks.count('+')} added")
 
 
 def residue_classes() -> None:

@@ -96,7 +96,7 @@ def show_skipping(skipping: Measurement) -> None:
     show.table(table, f"sliding_window(1024); {SHAPE}, {measured.caption(skipping)}", folded=True)
     last = table[-1]
     gain = last["tiles only masked, ms"] / last["tiles skipped, ms"]
-    print(f"L = {last['L']}: skipping is {gain:.1f} times as fast as masking alone")
+    print(f"L = {last['L']}: tiles skipped is {gain:.1f} times as fast as tiles only masked")
     for name in DENSE:
         row = record().select(part="peers", name=name, length=16384)[0]
         print(f"recorded at L = 16384: {name}, causal, {row['median_ms']:.1f} ms")
