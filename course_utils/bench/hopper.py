@@ -58,7 +58,7 @@ from course_utils.measured.hopper import (
     TURNS,
     WIDTH,
 )
-from course_utils.operators import flash_attention_hopper, flash_attention_v2, flash_v2, hopper, tensor_core
+from course_utils.operators import flash_attention_hopper, flash_attention_v2, flash_v2, hopper_launch, tensor_core
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 
 BACKENDS = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION}
@@ -89,14 +89,14 @@ def compile_all(device: str = "cuda") -> None:
     if device == "cuda" and not takes_wgmma(torch.device(device)):
         raise RuntimeError(f"07_hopper needs a Hopper GPU (sm_90), and this is {torch.cuda.get_device_name()}")
     modules = [build(step, head_dim, torch.float16).module for step, head_dim in itertools.product(LADDER, HEAD_DIMS)]
-    tiles = itertools.chain.from_iterable(hopper.TILES.values())
+    tiles = itertools.chain.from_iterable(hopper_launch.TILES.values())
     for tile, dtype in itertools.product(tiles, DTYPES):
         modules.append(tile.kernel(dtype).module)
-    modules += [tile.kernel(hopper.E4M3).module for tile in hopper.E4M3_TILES.values()]
-    modules.append(build(ONE_LEVEL, HEAD_DIMS[-1], hopper.E4M3).module)
+    modules += [tile.kernel(hopper_launch.E4M3).module for tile in hopper_launch.E4M3_TILES.values()]
+    modules.append(build(ONE_LEVEL, HEAD_DIMS[-1], hopper_launch.E4M3).module)
     for head_dim, takes_turns, dtype in itertools.product(HEAD_DIMS, (False, True), DTYPES):
-        options = hopper.BackwardTile(head_dim, takes_turns).options
-        modules.append(tensor_core.kernel(hopper.BACKWARD, options, dtype, "backward").module)
+        options = hopper_launch.BackwardTile(head_dim, takes_turns).options
+        modules.append(tensor_core.kernel(hopper_launch.BACKWARD, options, dtype, "backward").module)
     for dtype in DTYPES:
         modules += flash_v2.modules(dtype, torch.device(device))
     compile_ahead(dict.fromkeys(modules), device)
@@ -308,7 +308,7 @@ def error_by_length(*, device: str = "cuda", lengths: Sequence[int] = (1024, 409
     rows: list[Row] = []
     for length in lengths:
         query, key, value = random_inputs((1, 1, length, 128), device)
-        numbers, scales = in_e4m3(query[:, :, : hopper.ROWS], key, value + 1)
+        numbers, scales = in_e4m3(query[:, :, : hopper_launch.ROWS], key, value + 1)
         expected = reference.e4m3_attention(*numbers, **scales)
         outs = {
             step.title: launch(step, *numbers, scales=tuple(scales.values()))[0] for step in (EIGHT_BITS, ONE_LEVEL)

@@ -23,7 +23,7 @@ from course_utils.costs import attention_flops, ceil_div
 from course_utils.cuda import Kernel, TensorMap, compiled
 from course_utils.launches.arguments import check_attention, ints, normal
 from course_utils.launches.launch import Launch
-from course_utils.operators.hopper import (
+from course_utils.operators.hopper_launch import (
     BACKWARD,
     E4M3,
     E4M3_FORWARD,

@@ -12,7 +12,7 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import ALLOCATED, Kernel, PassedMap, ReadyLaunch
 from course_utils.operators.attention import Backward, Call, Forward, int_scalars
-from course_utils.operators.hopper import (
+from course_utils.operators.hopper_launch import (
     KEYS,
     LONG,
     ROWS,
@@ -43,10 +43,20 @@ class RangeTile(HopperTile):
         """As for forward.cu, and the first and the last key of each row; an item of work is 8 bytes longer."""
         return super().shared_bytes + 8 * self.block_rows + 16
 
+    def options_for(self, table: bool, dilated: bool) -> tuple[str, ...]:
+        """All options but the dtype's."""
+        return (*self.options, *defines(TABLE=int(table), DILATED=int(dilated)))
+
     def kernel_of(self, dtype: torch.dtype, table: bool, dilated: bool) -> Kernel:
         """Compiled at its first launch."""
-        options = (*self.options, *defines(TABLE=int(table), DILATED=int(dilated)))
-        return kernel(RANGE_FORWARD, options, dtype, NAMES[table])
+        return kernel(RANGE_FORWARD, self.options_for(table, dilated), dtype, NAMES[table])
+
+
+def forward_options() -> list[tuple[str, ...]]:
+    """The options of range_hopper.cu in use, for modules that are compiled ahead of time."""
+    kinds = (False, False), (False, True), (True, False)  # a table, dilated
+    tiles = RangeTile(64, 2), RangeTile(64, 3), RangeTile(128, 2)
+    return [tile.options_for(*kind) for tile in tiles for kind in kinds if kind != (True, False) or tile.consumers == 2]
 
 
 def takes_ranges(call: Call, ranges: Ranges) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import ALLOCATED, PASSED, PassedMap, ReadyLaunch
-from course_utils.operators import hopper
+from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call
 from course_utils.operators.sparse_work import Columns, columns_of, rows_that_see
 from course_utils.operators.tensor_core import BackwardTile, kernel
@@ -20,14 +20,14 @@ from course_utils.patterns import Ranges, RowRanges
 
 RANGE_BACKWARD = "04_sparse_patterns/range_backward_hopper.cu"
 COLUMN_TILES = {  # how columns are cut: consumers' warps have 16 keys each, and meet B_r queries at a time
-    head_dim: BackwardTile(head_dim, 8, 16, hopper.BackwardTile(head_dim).rows) for head_dim in (64, 128)
+    head_dim: BackwardTile(head_dim, 8, 16, hopper_launch.BackwardTile(head_dim).rows) for head_dim in (64, 128)
 }
 MERGE_THREADS = 256
 
 
 def ready_range_backward(
     call: Call, ranges: Ranges | RowRanges, *, deterministic: bool = False
-) -> hopper.ReadyBackward:
+) -> hopper_launch.ReadyBackward:
     """The launches of the backward pass of a call in which query rows see ranges of keys.
 
     What is returned takes query, key, value, out, lse and the gradient of out, all dense, and returns the gradients of
@@ -36,10 +36,12 @@ def ready_range_backward(
     """
     batch, heads, query_length, head_dim = call.query_shape
     kv_heads, key_length = call.key_shape[1:3]
-    tile = hopper.BackwardTile(head_dim, deterministic)
+    tile = hopper_launch.BackwardTile(head_dim, deterministic)
     by_key = rows_by_key(ranges, query_length, key_length, call.device)
     columns = columns_of_keys(by_key, call, deterministic)
-    of_queries, of_keys = (functools.partial(hopper.tile_map, rows=rows) for rows in (tile.rows, hopper.ROWS))
+    of_queries, of_keys = (
+        functools.partial(hopper_launch.tile_map, rows=rows) for rows in (tile.rows, hopper_launch.ROWS)
+    )
     order = order_of(columns.items, tile.rows) if deterministic else (columns.items.new_empty(0),) * 2
 
     def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
@@ -60,7 +62,7 @@ def ready_range_backward(
         ),
         tile.shared_bytes,
     )
-    dense = hopper.ready_backward(call, False, deterministic)
+    dense = hopper_launch.ready_backward(call, False, deterministic)
     if not columns.parts:
         return dense._replace(backward=attend)
     cut = COLUMN_TILES[head_dim]
@@ -82,7 +84,7 @@ class _SplitColumns(NamedTuple):
     shape: tuple[int, ...]
 
     def __call__(self, *tensors: Tensor) -> None:
-        """Tensors as `hopper.ReadyBackward` passes them."""
+        """Tensors as `hopper_launch.ReadyBackward` passes them."""
         *_, grad_key, grad_value, _, dq_sum, _ = tensors
         parts = dq_sum.new_empty(self.shape)
         self.attend(*tensors, parts)

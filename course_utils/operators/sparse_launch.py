@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import PASSED, RawModule, ReadyLaunch
-from course_utils.operators import sparse_hopper
+from course_utils.operators import hopper_launch, sparse_hopper
 from course_utils.operators.attention import Backward, Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting, not_deterministic
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
@@ -368,4 +368,7 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
         ("block_sparse_backward", (*fitting(tiles, device).options, f"-DBLOCK={block}"))
         for (_, block), tiles in BLOCK_BACKWARD_TILES.items()
     ]
+    if takes_wgmma(device):
+        options += [("range_hopper", of_file) for of_file in sparse_hopper.forward_options()]
+        options += [("range_backward_hopper", hopper_launch.BackwardTile(head_dim).options) for head_dim in HEAD_DIMS]
     return [module(f"{FOLDER}/{file}.cu", of_file, dtype) for file, of_file in options]

@@ -13,7 +13,7 @@ from course_utils.bench.hopper import AGAIN, CUDNN, FLASH, OURS, PORTABLE
 from course_utils.bench.timed import random_inputs
 from course_utils.cuda import RawModule
 from course_utils.operators import hopper
-from course_utils.operators.hopper import E4M3_TILES, TILES
+from course_utils.operators.hopper_launch import E4M3_TILES, TILES
 from course_utils.operators.tensor_core import BF16_OPTION, DTYPES
 
 ALL = [OURS, CUDNN, FLASH, PORTABLE]

@@ -16,7 +16,7 @@ from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel,
 from course_utils.emulator import sanitize
 from course_utils.emulator.sanitizer import Finding
 from course_utils.launches.hopper import LADDER, ready
-from course_utils.operators import hopper, mla
+from course_utils.operators import hopper_launch, mla
 from course_utils.operators.indexer import quantize_e4m3
 from course_utils.toolchain.source import with_headers
 from tests.helpers.one_change import NONE, Change, Rule, call, instruction, with_changes
@@ -131,7 +131,7 @@ def gemm() -> Watched:
 @functools.cache
 def forward() -> Watched:
     """Chapter 07's last step, with its headers in it: attention by two consumers that take turns, and a producer."""
-    source = read_kernel(hopper.FORWARD)
+    source = read_kernel(hopper_launch.FORWARD)
     text = with_headers(source)
     rules = [
         Rule(call("wait_until_full"), [PARITY]),

@@ -18,7 +18,7 @@ import torch
 
 from course_utils.cuda import RawModule, TensorMap, read_kernel
 from course_utils.launches.launch import Launch
-from course_utils.operators.hopper import tile_map
+from course_utils.operators.hopper_launch import tile_map
 from course_utils.toolchain.source import INCLUDE, blank_comments, closing, included_files
 
 NEVER = -1

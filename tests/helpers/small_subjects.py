@@ -10,7 +10,7 @@ from course_utils.launches.arguments import ints
 from course_utils.launches.hopper import LADDER
 from course_utils.launches.launch import Launch
 from course_utils.operators import serving_choice
-from course_utils.operators.hopper import KEYS, ROWS
+from course_utils.operators.hopper_launch import KEYS, ROWS
 from tests.helpers.left_out import Subject
 
 HALF = torch.float16

@@ -23,7 +23,7 @@ from course_utils import measured
 from course_utils.checks import AttentionCase, check_case, check_e4m3_case
 from course_utils.costs import ceil_div
 from course_utils.operators import flash_attention_hopper
-from course_utils.operators.hopper import E4M3, E4M3_TILES, TILES
+from course_utils.operators.hopper_launch import E4M3, E4M3_TILES, TILES
 
 COMMAND = "python -m tests.nvidia.soak"
 SEED = 7

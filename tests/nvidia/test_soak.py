@@ -7,7 +7,7 @@ import torch
 
 from course_utils import measured
 from course_utils.checks import AttentionCase
-from course_utils.operators.hopper import E4M3
+from course_utils.operators.hopper_launch import E4M3
 from tests.nvidia import soak
 
 MULTIPROCESSORS = 132  # of an H100 or H200

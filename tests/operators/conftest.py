@@ -3,7 +3,7 @@
 import pytest
 
 from course_utils import cuda
-from course_utils.operators import flash_v2, hopper, serving, tensor_core
+from course_utils.operators import flash_v2, hopper_launch, serving, tensor_core
 from course_utils.toolchain.source import with_headers
 
 # What operators.serving looks up for a call.
@@ -40,7 +40,7 @@ def forget_kernels():
     cuda.compiled.cache_clear()
     tensor_core.dense_forward.cache_clear()
     flash_v2.ready_backward_of.cache_clear()
-    hopper.forward_launch.cache_clear()
-    hopper.ready_backward.cache_clear()
+    hopper_launch.forward_launch.cache_clear()
+    hopper_launch.ready_backward.cache_clear()
     for ready in READY_SERVING:
         getattr(serving, ready).cache_clear()

@@ -7,7 +7,7 @@ import torch
 
 from course_utils import checks
 from course_utils.emulator import sanitize
-from course_utils.operators import flash_attention_hopper, hopper
+from course_utils.operators import flash_attention_hopper, hopper_launch
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from tests.helpers import tensors
 
@@ -66,17 +66,17 @@ def test_the_order_of_the_heads_changes_nothing(monkeypatch, at_once):
     """Three heads: groups of one size, a smaller last one, and more than there are."""
     inputs = [random(1, 3, 140, 64, seed=seed) for seed in range(3)]
     expected = flash_attention_hopper(*inputs, is_causal=True)
-    monkeypatch.setattr(hopper, "heads_at_once", lambda *_: at_once)
-    hopper.forward_launch.cache_clear()
+    monkeypatch.setattr(hopper_launch, "heads_at_once", lambda *_: at_once)
+    hopper_launch.forward_launch.cache_clear()
     assert torch.equal(flash_attention_hopper(*inputs, is_causal=True), expected)
-    hopper.forward_launch.cache_clear()
+    hopper_launch.forward_launch.cache_clear()
 
 
 @pytest.mark.parametrize(
     ("query_shape", "key_shape", "dtype", "at_once"),
     [
         ((1, 64, 4096, 128), (1, 64, 4096, 128), torch.float16, 16),  # 2 MiB of keys and values a head
-        ((1, 64, 4096, 128), (1, 64, 4096, 128), hopper.E4M3, 32),
+        ((1, 64, 4096, 128), (1, 64, 4096, 128), hopper_launch.E4M3, 32),
         ((4, 16, 4096, 128), (4, 4, 4096, 128), torch.bfloat16, 32),  # four heads share them
         ((1, 64, 16384, 128), (1, 64, 16384, 128), torch.float16, 8),
         ((1, 64, 512, 64), (1, 64, 512, 64), torch.float16, 32),
@@ -84,11 +84,11 @@ def test_the_order_of_the_heads_changes_nothing(monkeypatch, at_once):
     ],
 )
 def test_the_cache_keeps_what_heads_that_run_together_read(query_shape, key_shape, dtype, at_once):
-    assert hopper.heads_at_once(query_shape, key_shape, dtype) == at_once
+    assert hopper_launch.heads_at_once(query_shape, key_shape, dtype) == at_once
 
 
 CHANGES = [
-    ("work_of(problem, first + place % heads, blocks - 1 - place / heads)", "work_of(problem, first, place / heads)"),
+    ("{first + place % width, blocks - 1 - place / width}", "{first, place / width}"),
     ("problem.L_k - problem.L_q", "0"),
     ("rows.l[r] *= rows.rescale[r];", ""),
     ("rescale(O, rows);", ""),
@@ -98,7 +98,7 @@ CHANGES = [
 
 @pytest.mark.parametrize(("right", "wrong"), CHANGES)
 def test_a_broken_kernel_fails_the_check(break_kernel, right, wrong):
-    break_kernel(hopper.FORWARD, right, wrong)
+    break_kernel(hopper_launch.FORWARD, right, wrong)
     case = checks.AttentionCase(1, 2, 1, 140, 300, 64, True, "normal")
     with pytest.raises(AssertionError, match="max error|NaN|finite"):
         checks.check_attention(flash_attention_hopper, dtype=torch.float16, lse=True, cases=[case])

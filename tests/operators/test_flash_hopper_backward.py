@@ -11,7 +11,7 @@ import torch
 from course_utils import checks
 from course_utils.cuda import KernelError, read_kernel
 from course_utils.emulator import configure, sanitize
-from course_utils.operators import flash_attention_hopper, hopper
+from course_utils.operators import flash_attention_hopper, hopper_launch
 from course_utils.operators.tensor_core import BF16_OPTION, DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
@@ -75,7 +75,7 @@ def test_keys_past_the_last_one_stay_out_where_all_scores_are_low(device):
 
 
 def test_where_they_come_in_that_shows(break_kernel):
-    break_kernel(hopper.BACKWARD, "key >= problem.L_k ||", "")
+    break_kernel(hopper_launch.BACKWARD, "key >= problem.L_k ||", "")
     assert not all(grad.isfinite().all() for grad in gradients_where_all_scores_are_low())
 
 
@@ -135,7 +135,7 @@ def test_the_sanitizer_finds_nothing(order, asynchronous):
 
 def test_the_compiler_leaves_the_products_asynchronous_and_spills_nothing():
     """C7510 and its like say that it waits for each product."""
-    source = read_kernel(hopper.BACKWARD)
+    source = read_kernel(hopper_launch.BACKWARD)
     for options in compile_options(source):
         if "-DBF16=1" in options:  # differs in the conversions alone
             continue
@@ -145,10 +145,10 @@ def test_the_compiler_leaves_the_products_asynchronous_and_spills_nothing():
 
 
 def test_the_operator_agrees_with_the_header():
-    source = read_kernel(hopper.BACKWARD)
+    source = read_kernel(hopper_launch.BACKWARD)
     formula = re.search(r"^// shared backward (.*?) bytes, dynamic", source, flags=re.MULTILINE)[1].replace("·", "*")
     listed = set(map(frozenset, compile_options(source)))
-    for tile in itertools.starmap(hopper.BackwardTile, itertools.product(HEAD_DIMS, (False, True))):
+    for tile in itertools.starmap(hopper_launch.BackwardTile, itertools.product(HEAD_DIMS, (False, True))):
         assert {frozenset((*tile.options, BF16_OPTION[dtype])) for dtype in DTYPES} <= listed
         assert eval(formula, {}, {"D": tile.head_dim, "B_R": tile.rows}) == tile.shared_bytes
 
@@ -172,7 +172,7 @@ MORE = pytest.mark.exhaustive("the first few of these mistakes show that the che
 )
 def test_a_broken_kernel_fails_the_check(monkeypatch, break_kernel, right, wrong):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
-    break_kernel(hopper.BACKWARD, right, wrong)
+    break_kernel(hopper_launch.BACKWARD, right, wrong)
     # The second block of keys begins at the second tile of queries.
     case = checks.AttentionCase(1, 2, 1, 200, 230, 128, True, "large logits", scale=-0.3)
     with pytest.raises((AssertionError, KernelError), match="max error|NaN|finite|inf"):
@@ -194,7 +194,7 @@ RACES = [
     ("right", "wrong"), [pytest.param(*change, marks=MORE if n > 1 else ()) for n, change in enumerate(RACES)]
 )
 def test_the_sanitizer_sees_a_missing_wait(break_kernel, right, wrong):
-    break_kernel(hopper.BACKWARD, right, wrong)
+    break_kernel(hopper_launch.BACKWARD, right, wrong)
     with sanitize() as report:
         gradients((1, 1, 200, 128), 1, 140, is_causal=False)
     assert report.findings

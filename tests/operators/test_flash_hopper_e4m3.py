@@ -9,7 +9,7 @@ from course_utils import checks, reference
 from course_utils.cuda import read_kernel
 from course_utils.emulator import configure, sanitize
 from course_utils.launches.hopper import EIGHT_BITS, ONE_LEVEL, launch
-from course_utils.operators import flash_attention_hopper, hopper
+from course_utils.operators import flash_attention_hopper, hopper_launch
 from course_utils.operators.tensor_core import HEAD_DIMS, takes_wgmma
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
@@ -101,8 +101,8 @@ def test_the_compiler_leaves_the_products_asynchronous_and_spills_nothing():
 
 def test_the_table_of_launches_agrees_with_the_operator_and_the_header():
     listed = set(compile_options(read_kernel(EIGHT_BITS.file)))
-    assert listed == {*(tile.options for tile in hopper.E4M3_TILES.values()), ONE_LEVEL.options(128, E4M3)}
-    for d, tile in hopper.E4M3_TILES.items():
+    assert listed == {*(tile.options for tile in hopper_launch.E4M3_TILES.values()), ONE_LEVEL.options(128, E4M3)}
+    for d, tile in hopper_launch.E4M3_TILES.items():
         assert tile.options == EIGHT_BITS.options(d, E4M3) and tile.threads == EIGHT_BITS.threads(d)
         assert tile.shared_bytes == EIGHT_BITS.shared(d, tile.block_rows) and tile.block_rows == EIGHT_BITS.rows(d)
 
@@ -211,12 +211,12 @@ CHANGES = [
 
 @pytest.mark.parametrize(("right", "wrong"), CHANGES)
 def test_a_broken_kernel_fails_the_check(break_kernel, right, wrong):
-    hopper.forward_launch.cache_clear()
-    break_kernel(hopper.E4M3_FORWARD, right, wrong)
+    hopper_launch.forward_launch.cache_clear()
+    break_kernel(hopper_launch.E4M3_FORWARD, right, wrong)
     case = checks.AttentionCase(1, 4, 2, 140, 300, 64, True, "normal")
     with pytest.raises(AssertionError, match="rms error|max error|NaN|finite"):
         checks.check_e4m3_attention(flash_attention_hopper, cases=[case], seed=SEED)
-    hopper.forward_launch.cache_clear()
+    hopper_launch.forward_launch.cache_clear()
 
 
 def test_what_it_does_not_take():

@@ -13,7 +13,7 @@ from course_utils.cuda import KernelError, read_kernel
 from course_utils.emulator import configure, sanitize
 from course_utils.operators import sparse_work
 from course_utils.operators.attention import Call
-from course_utils.operators.hopper import BackwardTile
+from course_utils.operators.hopper_launch import BackwardTile
 from course_utils.operators.sparse_hopper_backward import (
     COLUMN_TILES,
     RANGE_BACKWARD,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from course_utils import costs
-from course_utils.operators.hopper import KEYS, HopperTile
+from course_utils.operators.hopper_launch import KEYS, HopperTile
 from course_utils.questions.question import (
     Aggregate,
     Choice,

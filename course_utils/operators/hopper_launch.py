@@ -1,0 +1,223 @@
+"""The launches of kernels/07_hopper for a call: tiles, grid, tensor maps and arguments, and the counter with which
+blocks fetch their items. Nothing is launched here."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import ALLOCATED, PASSED, Kernel, PassedMap, ReadyLaunch, TensorMap, compiled, tensor_map
+from course_utils.operators.attention import Call
+from course_utils.operators.tensor_core import HEAD_DIMS, defines, kernel
+
+FOLDER = "07_hopper"
+FORWARD, E4M3_FORWARD, BACKWARD = (f"{FOLDER}/{name}.cu" for name in ("forward", "forward_e4m3", "backward"))
+E4M3 = torch.float8_e4m3fn
+ROWS, KEYS = 64, 128  # queries of a consumer, keys of a tile
+
+
+class HopperTile(NamedTuple):
+    """Options of forward.cu."""
+
+    head_dim: int
+    consumers: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim, CONSUMERS=self.consumers)
+
+    @property
+    def block_rows(self) -> int:
+        """Queries of a block."""
+        return ROWS * self.consumers
+
+    @property
+    def threads(self) -> int:
+        """128 for each consumer, and the producer's."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q and O of each consumer, two tiles each of K and V, barriers, a float for each consumer's thread."""
+        return 4 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 88
+
+    def kernel(self, dtype: torch.dtype) -> Kernel:
+        """Compiled at its first launch."""
+        return kernel(FORWARD, self.options, dtype, "forward")
+
+
+class E4M3Tile(HopperTile):
+    """Options of forward_e4m3.cu, which always has three consumers."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim)
+
+    @property
+    def shared_bytes(self) -> int:
+        """A number of Q, K and V is a byte; besides, there are two tiles of V as it comes, and their barriers."""
+        return 3 * self.head_dim * (self.block_rows + 2 * KEYS) + 16 * self.consumers + 128
+
+    def kernel(self, dtype: torch.dtype) -> Kernel:
+        return compiled(E4M3_FORWARD, self.options).get_function("forward_e4m3")
+
+
+class BackwardTile(NamedTuple):
+    """Options of backward.cu; its blocks have two consumers, each with ROWS keys, and a producer."""
+
+    head_dim: int
+    takes_turns: bool = False  # blocks add to dQ in a fixed order
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim, TURNS=int(self.takes_turns))
+
+    @property
+    def rows(self) -> int:
+        """Queries of a tile."""
+        return 8192 // self.head_dim
+
+    @property
+    def shared_bytes(self) -> int:
+        """K and V; Q, dO, dS and the statistics of the rows twice, of this tile and the next or the last; barriers."""
+        return 8 * self.head_dim * (ROWS + self.rows) + 528 * self.rows + 96
+
+
+# For each head dimension, the tile for short causal rows, and that for all others.
+TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
+E4M3_TILES = {d: E4M3Tile(d, 3) for d in HEAD_DIMS}
+L2_SHARE = 2**25  # bytes for keys and values, of the 50 MB of an H100
+LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
+
+
+def tile_map(tensor: Tensor, rows: int, dilation: int = 1) -> TensorMap:
+    """The tensor `[B, H, L, D]` for the copy engine, as kernels/include/copy_engine.cuh takes it: a box is `rows` rows
+    of one head, in panels of 64 columns; of bytes in one panel. dilation: so many rows are one row of the map, of which
+    a box has D columns; it divides L."""
+    batch, heads, length, d = tensor.shape
+    columns = 64 if tensor.element_size() == 2 else d
+    shape = batch * heads, length // dilation, dilation * d // columns, columns
+    return tensor_map(
+        tensor.view(shape).transpose(1, 2),
+        (1, d // columns, rows, columns),
+        swizzle=f"{columns * tensor.element_size()}B",
+    )
+
+
+def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype) -> int:
+    """How many heads the blocks work on at the same time under a causal mask: 8 to 32, as many as have their keys and
+    values in the L2 cache. Shapes as for `flash_attention_hopper`."""
+    batch, heads, _, head_dim = query_shape
+    _, kv_heads, key_length, _ = key_shape
+    kept = L2_SHARE * heads // max(1, 2 * kv_heads * key_length * head_dim * dtype.itemsize)
+    return min(max(8, min(kept, 32)), batch * heads)
+
+
+@functools.lru_cache(maxsize=1024)
+def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
+    """The launch of forward.cu with query, key, value, out, lse and a counter, which is 0. In E4M3, where tensors come
+    as bytes, that of forward_e4m3.cu; it takes the three scales in front of lse."""
+    batch, heads, query_length, head_dim = call.query_shape
+    in_e4m3 = call.dtype == E4M3
+    tile = E4M3_TILES[head_dim] if in_e4m3 else TILES[head_dim][not is_causal or query_length >= LONG]
+    of_rows, of_keys = (functools.partial(tile_map, rows=rows) for rows in (ROWS, KEYS))
+    *sizes, factor = call.scalars
+    items = batch * heads * ceil_div(query_length, tile.block_rows)
+    return ReadyLaunch(
+        tile.kernel(call.dtype),
+        (min(items, blocks_that_stay(call.device)),),
+        (tile.threads,),
+        (
+            *map(PassedMap, (of_rows, of_keys, of_keys, of_rows)),
+            *(in_e4m3 * (PASSED, PASSED, PASSED)),
+            *(
+                ALLOCATED,
+                ALLOCATED,
+                np.int32(batch * heads),
+                *sizes,
+                factor,
+                np.int32(is_causal),
+                np.int32(heads_at_once(call.query_shape, call.key_shape, call.dtype)),
+            ),
+        ),
+        tile.shared_bytes,
+    )
+
+
+class ReadyBackward(NamedTuple):
+    """The launches of a backward pass, and how many numbers they need between them: statistics and sums of dQ, float32,
+    and turns, int32."""
+
+    prepare: ReadyLaunch
+    backward: Callable[..., None]  # a launch, or more
+    finish: ReadyLaunch
+    sizes: tuple[int, int, int]
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of query, key and value. All tensors are dense; out `[B, H, L_q, d]`, lse `[B, H, L_q]`."""
+        grad_query, grad_key, grad_value = map(torch.empty_like, (query, key, value))
+        dtypes = torch.float32, torch.float32, torch.int32
+        made = [torch.empty(n, dtype=of, device=query.device) for n, of in zip(self.sizes, dtypes, strict=True)]
+        statistics, dq_sum, turns = made
+        self.prepare(out, grad_out, lse, statistics, dq_sum, turns)
+        self.backward(query, grad_out, key, value, grad_key, grad_value, statistics, dq_sum, turns)
+        self.finish(dq_sum, grad_query)
+        return grad_query, grad_key, grad_value
+
+
+@functools.lru_cache(maxsize=1024)
+def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward:
+    """The launches of backward.cu. deterministic: blocks take turns to add to dQ."""
+    batch, heads, query_length, head_dim = call.query_shape
+    kv_heads, key_length = call.key_shape[1:3]
+    tile = BackwardTile(head_dim, deterministic)
+    of_queries, of_keys = (functools.partial(tile_map, rows=rows) for rows in (tile.rows, ROWS))
+    tiles = ceil_div(query_length, tile.rows), heads, batch
+    padded_rows = math.prod(tiles) * tile.rows
+
+    def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
+        return ReadyLaunch(kernel(BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
+
+    maps = map(PassedMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys))
+    keys = ceil_div(key_length, 2 * ROWS), kv_heads, batch
+    length, factor = np.int32(query_length), np.float32(call.factor)
+    return ReadyBackward(
+        ready("backward_prepare", tiles, 256, (PASSED, PASSED, PASSED, ALLOCATED, ALLOCATED, ALLOCATED, length)),
+        ready(
+            "backward",
+            keys,
+            384,
+            (*maps, ALLOCATED, ALLOCATED, ALLOCATED, *call.scalars, np.int32(is_causal)),
+            tile.shared_bytes,
+        ),
+        ready("backward_finish", tiles, 256, (ALLOCATED, ALLOCATED, length, factor)),
+        (2 * padded_rows, head_dim * padded_rows, math.prod(tiles)),
+    )
+
+
+def counter(device: torch.device) -> Tensor:
+    """What the blocks of a launch fetch their items with: one int32, which is 0 between launches. Launches on one
+    stream run one after the other and share it; a graph that is being captured may be replayed anywhere: it has its
+    own."""
+    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    return _counter_of_stream(device, torch.cuda.current_stream(device).cuda_stream)
+
+
+@functools.cache
+def _counter_of_stream(device: torch.device, stream: int) -> Tensor:
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+def blocks_that_stay(device: torch.device) -> int:
+    """As many as the GPU has multiprocessors; on the emulator two, so that they fetch more than one item each."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
