@@ -89,8 +89,8 @@ def _before_unit(rest: str, unit: str, word: str) -> bool:
     return bool(name) and name in rest[: following.end() + len(name)]
 
 
-def guesses() -> Iterator[tuple[str, dict, str]]:
-    """Each guess of the notebooks: where it is, how it is stored, and the next text up to its next heading."""
+def guesses() -> Iterator[tuple[str, list[str], str]]:
+    """Each guess of the notebooks: where it is, what is stored of it, and the next text up to its next heading."""
     for chapter in CHAPTERS:
         cells = read_notebook(ROOT / "notebooks" / f"{chapter.slug}.ipynb").cells
         for n, cell in enumerate(cells):
@@ -98,13 +98,14 @@ def guesses() -> Iterator[tuple[str, dict, str]]:
                 continue
             pages = "".join(output.get("data", {}).get("text/html", "") for output in cell.outputs)
             text = next((one.source for one in cells[n + 1 :] if one.cell_type == "markdown"), "")
-            (stored,) = GUESS.findall(pages)
-            yield f"{chapter.slug}, cell {n}", json.loads(unescape(stored)), re.split(r"(?m)^#+ ", text)[0]
+            yield f"{chapter.slug}, cell {n}", GUESS.findall(pages), re.split(r"(?m)^#+ ", text)[0]
 
 
 @all_of("guess", list(guesses()))
 def test_the_text_below_a_guess_does_not_answer_it(guess):
-    where, asked, text = guess
+    where, stored, text = guess
+    assert len(stored) == 1, f"{where}: was saved without its guess: run make outputs"
+    asked = json.loads(unescape(stored[0]))
     said = spoiler(asked, text)
     assert not said, f'{where}: "{asked["question"]}" is answered by "{said}" below; fold it ("After your guess")'
 

@@ -50,8 +50,7 @@ def test_what_is_reached_of_the_bound_is_how_busy_ncu_finds_the_data_path(kernel
 
 
 def test_no_recorded_speed_passes_the_roof_of_its_unit():
-    """fp32 on CUDA cores; products of 16 bits by mma.sync, which chapter 03 uses, and by wgmma, as chapter 04 on a Hopper
-    GPU."""
+    """fp32 on CUDA cores; products of 16 bits by mma.sync in chapter 03, and by wgmma in chapter 04 on a Hopper GPU."""
     fp32 = CHIP["fp32 multiply-add, CUDA cores"]["tflop_per_s"]
     by_mma = CHIP["fp16 mma.sync alone, tensor cores"]["tflop_per_s"]
     minimal = measured.load("02_flash_attention_minimal").rows
