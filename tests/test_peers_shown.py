@@ -180,15 +180,19 @@ def missing(rows: list[Row], subject: Subject, shows: Callable[[Row], bool]) -> 
 
 def in_table(text: str, subject: Subject) -> Callable[[Row], bool]:
     """Whether a table shows the time of a row: one of ours in a line with its label, and, of a pattern in a table with
-    a column L, its length; another anywhere."""
+    a column L, its length; another anywhere. Of a pattern a table shows the lengths that it names, if it names some."""
     lines = [(line, _numbers(line)) for line in text.splitlines()]
     by_length = any("L" in re.split(r" {2,}", line.strip()) for line in text.splitlines())
+    named = {int(number) for number in re.findall(r"L = (\d+)", text)}
+    named |= {1024 * int(number) for number in re.findall(r"(\d+) K\b", text)}
     scales = (1, 1e3) if "µs" in text or "microseconds" in text else (1,)
 
     def shows(row: Row) -> bool:
         needed = subject.label(row) if row["name"] in subject.ours else ()
         if needed and by_length and "pattern" in row:
             needed += (f" {row['length']:,} ",)
+        if named and "pattern" in row and not by_length and row["length"] not in named:
+            return False
         times = [scale * row["median_ms"] for scale in scales]
         return any(
             abs(number - time) <= AS_SHOWN * time
