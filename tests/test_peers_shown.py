@@ -50,7 +50,7 @@ def pattern_or_tree(row: Row) -> tuple[str, ...]:
     """A pattern as tables write it, or the sizes of a tree."""
     if "pattern" not in row:
         return f"{row.get('context')} ", f"{row.get('tokens')} "
-    return (re.sub(r"\w+=", "", row["pattern"]),)
+    return (re.sub(r"\w+=", "", row["pattern"]) + "  ",)  # the name ends: another may begin like it
 
 
 def of_dense(row: Row) -> object:
@@ -197,7 +197,7 @@ def in_table(text: str, subject: Subject) -> Callable[[Row], bool]:
         return any(
             abs(number - time) <= AS_SHOWN * time
             for line, numbers in lines
-            if all(f"^{line.strip()}".startswith(word) or word in line for word in needed)
+            if all(f"^{line.strip()}".startswith(word) or word in f"{line}  " for word in needed)
             for number in numbers
             for time in times
         )
