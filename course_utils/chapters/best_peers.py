@@ -52,19 +52,17 @@ def beside(*parts: str) -> None:
     show.table(table, "; ".join([*shapes, caption(record)]))
 
 
-def to_install() -> None:
-    """Shows for each kind of attention which package its figures speak for."""
+def by_kind() -> None:
+    """Shows the mean, the lowest and the highest speed for each kind of attention."""
     record = measured.load(RECORD)
-    rules = [rule(kind, pairs(record, parts)) for kind, parts in KINDS.items()]
-    show.table(rules, f"{FASTER}; {caption(record)}")
+    table = [_of_kind(kind, pairs(record, parts)) for kind, parts in KINDS.items()]
+    show.table(table, f"{FASTER}; {caption(record)}")
 
 
-def rule(kind: str, of_kind: Sequence[Pair]) -> Row:
-    """What to install, by the mean of the speeds beside one peer: the peer's package if it is below 1."""
+def _of_kind(kind: str, of_kind: Sequence[Pair]) -> Row:
     speeds = [pair.speed for pair in of_kind]
     (peer,) = {pair.peer for pair in of_kind}
-    mean = statistics.geometric_mean(speeds)
-    line: Row = {"what": kind, "install": PACKAGES[peer] if mean < 1 else "nothing", "mean": mean}
+    line: Row = {"what": kind, "mean": statistics.geometric_mean(speeds)}
     line |= {"lowest": min(speeds), "highest": max(speeds)}
     return line | {"faster": f"{peer} in {sum(speed < 1 for speed in speeds)} of {len(speeds)}"}
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.library import needs_gradient
-from course_utils.operators.prepare import autocast, check_inputs
+from course_utils.operators.prepare import autocast, check_inputs, not_deterministic
 from course_utils.operators.sparse_choice import check_pattern
 from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, backward_of, mask_of
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.patterns import BlockLists, Pattern
 from course_utils.patterns.graphs import refuse_tracing, register, registered
 
@@ -64,9 +64,9 @@ def sparse_attention(
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
-        RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`, unless the rows are ranges
-            and the GPU is a Hopper, where blocks then take turns: elsewhere they add their shares of dQ by atomics, in
-            no fixed order.
+        RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`, unless the rows are
+            ranges without dilation and the GPU is a Hopper, where blocks then take turns: elsewhere they add their
+            shares of dQ by atomics, in no fixed order.
 
     Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out; see
     `flash_attention_v2`.
@@ -171,16 +171,19 @@ def _forward(call: Call, pattern: int, *, differentiable: bool = True) -> Forwar
 
 
 def _backward(call: Call, pattern: int) -> Backward:
-    if not torch.are_deterministic_algorithms_enabled():
-        return _ready(pattern, call, True, lambda mask: backward_of(mask, call), "backward")
-    return _ready(pattern, call, True, lambda mask: backward_of(mask, call, deterministic=True), "backward in turns")
+    in_turns = torch.are_deterministic_algorithms_enabled()
+    direction = "backward in turns" if in_turns else "backward"
+    backward, is_deterministic = _ready(pattern, call, True, lambda mask: backward_of(mask, call, in_turns), direction)
+    if not is_deterministic:
+        not_deterministic("sparse_attention", "dQ")
+    return backward
 
 
 def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask], Ready], direction: str) -> Ready:
     """The launches for a call, from the cache of its pattern or block lists; a mask that is given call by call has
     none."""
     owner = registered(pattern)
-    key = direction, differentiable, call
+    key = direction, differentiable, call, takes_wgmma(call.device)
     if isinstance(owner, Pattern):
         return owner.cache.get(key, lambda: make(mask_of(owner, call, differentiable)), call.device)
     if isinstance(owner.mask, ListMask):

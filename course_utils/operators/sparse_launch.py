@@ -14,7 +14,7 @@ from course_utils.costs import ceil_div
 from course_utils.cuda import PASSED, RawModule, ReadyLaunch
 from course_utils.operators import hopper_launch, sparse_hopper
 from course_utils.operators.attention import Backward, Call, Forward, int_scalars
-from course_utils.operators.prepare import MAX_GRID, fitting, not_deterministic
+from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
 from course_utils.operators.sparse_hopper_backward import ready_range_backward
 from course_utils.operators.sparse_work import Columns, Work, class_tiles, columns_of, range_columns, work_items
@@ -273,17 +273,15 @@ class CsrMask(NamedTuple):
 Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 
 
-def backward_of(mask: Mask, call: Call, *, deterministic: bool = False) -> Backward:
-    """The launches of the backward pass. deterministic: with the same bits in every run; raises RuntimeError, or only
-    warns if torch is told so, where no kernel has that."""
+def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]:
+    """The launches of the backward pass, and whether they give the same bits in every run. in_turns: they are to, where
+    a kernel can."""
     if takes_wgmma(call.device):
         if isinstance(mask, DenseMask):
-            return sparse_hopper.blocks_backward(mask.of_blocks(call), deterministic)
+            return sparse_hopper.blocks_backward(mask.of_blocks(call), in_turns), in_turns
         if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and mask.ranges.dilation == 1):
-            return ready_range_backward(call, mask[0], deterministic=deterministic)
-    if deterministic:
-        not_deterministic("sparse_attention", "dQ")
-    return ready_backward(call, mask.dk_dv(call))
+            return ready_range_backward(call, mask[0], deterministic=in_turns), in_turns
+    return ready_backward(call, mask.dk_dv(call)), False
 
 
 def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:

@@ -121,7 +121,7 @@ def drive_all(chapter, slug, most_buttons=None):
         if widget.get_attribute("data-widget") == "guess":
             skip_the_guess(widget)
             continue
-        if widget.get_attribute("data-widget") == WITHOUT_STEPS:
+        if widget.get_attribute("data-widget") in WITHOUT_STEPS:
             continue
         names.append(widget.get_attribute("data-widget"))
         if names[-1] in AT_THE_END:

@@ -73,10 +73,9 @@ def test_a_chapter_shows_both_times_and_the_ratio_with_device_date_and_versions(
     assert all(row["its ms"] / row["our ms"] == pytest.approx(row["our speed ÷ the peer's"]) for row in rows)
 
 
-def test_what_to_install_is_the_package_that_is_faster_in_the_mean(record, tables):
-    shown.to_install()
+def test_each_kind_of_attention_has_the_mean_of_its_speeds_and_the_extremes(record, tables):
+    shown.by_kind()
     ((rows, _),) = tables
-    assert [row["install"] for row in rows] == ["nothing", "nothing", "sgl-flash-mla"]
     assert [row["mean"] for row in rows] == pytest.approx([1.125**0.5, 1, 0.8])
     assert [(row["lowest"], row["highest"]) for row in rows] == [(0.9, 1.25), (0.5, 4), (0.8, 0.8)]
     assert [row["faster"] for row in rows] == ["flash-attn-4 in 1 of 2", "flash-attn-4 in 2 of 3", "FlashMLA in 1 of 1"]
@@ -84,6 +83,6 @@ def test_what_to_install_is_the_package_that_is_faster_in_the_mean(record, table
 
 def test_without_a_record_a_cell_says_how_to_make_it(tmp_path, monkeypatch):
     monkeypatch.setattr("course_utils.measured.measurement.FOLDER", tmp_path)
-    for cell in (shown.to_install, lambda: shown.beside(DENSE)):
+    for cell in (shown.by_kind, lambda: shown.beside(DENSE)):
         with pytest.raises(FileNotFoundError, match="bench best_peers --record"):
             cell()

@@ -1,7 +1,8 @@
 """The widgets that a chapter shows before its questions, in order, by the name that each has on a page."""
 
-# It has no steps of its own, only a button at each finding: tests/widgets, tests/site and tests/browser press it.
-WITHOUT_STEPS = "findings"
+# They have no steps of their own, only buttons, at a finding or a verdict: tests/widgets, tests/site and tests/browser
+# press them.
+WITHOUT_STEPS = ("findings", "watch-it-run")
 
 WIDGETS = {
     "00_start_here": ["launch-grid"],

@@ -15,6 +15,7 @@ from course_utils.operators.attention import Call
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.patterns import Ranges
 from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
 from tests.helpers import tensors
 from tests.helpers.deterministic import told_to_be_deterministic
 
@@ -151,14 +152,30 @@ def test_rows_that_see_no_key():
     assert not out[0, 0, :200].any() and (lse[0, 0, :200] == -torch.inf).all() and lse[0, 0, 200:].isfinite().all()
 
 
+def test_the_header_lists_the_options_in_use():
+    listed = set(map(frozenset, compile_options(read_kernel(sparse_hopper.RANGE_FORWARD))))
+    assert listed == {frozenset((*o, f"-DBF16={b}")) for o in sparse_hopper.forward_options() for b in (0, 1)}
+
+
+def test_a_warning_alone_does_not_silence_the_error(monkeypatch):
+    """What a first call has made is kept; the second is told to be strict."""
+    monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: False)
+    tensors, pattern = [random(1, 1, 70, 64, seed=seed).requires_grad_() for seed in range(3)], patterns.causal()
+    with told_to_be_deterministic(warn_only=True), pytest.warns(UserWarning, match="dQ is summed by atomics"):
+        sparse_attention(*tensors, pattern).sum().backward()
+    with told_to_be_deterministic(), pytest.raises(RuntimeError, match="dQ is summed by atomics"):
+        sparse_attention(*tensors, pattern).sum().backward()
+
+
+@pytest.mark.parametrize("dilated", [0, 1])
 @pytest.mark.parametrize("table", [False, True])
 @pytest.mark.parametrize(
     "tile", [sparse_hopper.RangeTile(64, 2), sparse_hopper.RangeTile(64, 3), sparse_hopper.RangeTile(128, 2)]
 )
-def test_shared_memory_is_what_the_kernel_lays_out_and_next_to_nothing_spills(tile, table):
+def test_shared_memory_is_what_the_kernel_lays_out_and_next_to_nothing_spills(tile, table, dilated):
     code = read_kernel(sparse_hopper.RANGE_FORWARD)
     code += f"\nstatic_assert(CONSUMER_THREADS + 128 == {tile.threads} && sizeof(Shared) == {tile.shared_bytes});\n"
-    options = (*tile.options, f"-DTABLE={int(table)}", "-DDILATED=0", "-DBF16=0")
+    options = (*tile.options, f"-DTABLE={int(table)}", f"-DDILATED={dilated}", "-DBF16=0")
     for found in nvrtc.compile_kernel(code, "sm_90a", options).resources.values():
         assert max(found.spill_stores, found.spill_loads) <= 32, found
 

@@ -37,7 +37,7 @@ def test_a_link_shows_level_step_and_line_again_and_the_score_stays(address, bro
     link = page.url
     page.goto("about:blank")
     page.goto(link)
-    expect(page.locator(".ak-barrier-level > .ak-status")).to_contain_text("Step 225 of 369")
+    expect(page.locator(".ak-barrier-now > .ak-status")).to_contain_text("Step 225 of 369")
     expect(page.locator(".ak-barrier-line")).to_contain_text("Line 22")
     assert "Solved: 1 of 2. Tries: 1. Steps: 1." in page.locator(".ak-barrier-score").inner_text()
     context.close()

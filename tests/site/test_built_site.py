@@ -511,7 +511,7 @@ def test_for_who_asks_for_less_motion_the_recording_stands_still_until_it_is_pla
     page.goto(f"{address}/index.html")
     button, recording = (
         page.locator(".course-enlarge", has_text="the recording"),
-        page.locator("img[alt^='In JupyterLab']"),
+        page.locator("img[alt^='A learner runs']"),
     )
     expect(button).to_have_text("Play the recording")
     assert recording.get_attribute("src").startswith("data:image/png")
