@@ -5,7 +5,7 @@ import re
 import pytest
 
 from course_utils.course import chapter_notebooks
-from tests.helpers.chapter_widgets import WIDGETS, WITHOUT_STEPS
+from tests.helpers.chapter_widgets import IN_A_VERDICT, WIDGETS, WITHOUT_STEPS
 from tests.helpers.jupyterlab import ROOT, NotebookPage, shortened, show_cells, wait_until
 from tests.helpers.redraw import CANVASES
 
@@ -121,7 +121,7 @@ def drive_all(chapter, slug, most_buttons=None):
         if widget.get_attribute("data-widget") == "guess":
             skip_the_guess(widget)
             continue
-        if widget.get_attribute("data-widget") in WITHOUT_STEPS:
+        if widget.get_attribute("data-widget") in (WITHOUT_STEPS, IN_A_VERDICT):
             continue
         names.append(widget.get_attribute("data-widget"))
         if names[-1] in AT_THE_END:

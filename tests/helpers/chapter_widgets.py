@@ -1,8 +1,9 @@
 """The widgets that a chapter shows before its questions, in order, by the name that each has on a page."""
 
-# They have no steps of their own, only buttons, at a finding or a verdict: tests/widgets, tests/site and tests/browser
-# press them.
-WITHOUT_STEPS = ("findings", "watch-it-run")
+# It has no steps of its own, only a button at each finding: tests/widgets, tests/site and tests/browser press it.
+WITHOUT_STEPS = "findings"
+# The button in the verdict of a puzzle, in a notebook only; tests/browser/test_puzzles.py presses it.
+IN_A_VERDICT = "watch-it-run"
 
 WIDGETS = {
     "00_start_here": ["launch-grid"],
