@@ -199,7 +199,7 @@ CHANGES = [
     ),
     ("step5_", "moved(v, key * 128)", "moved(v, key * 64)"),
     ("step6_", "= work_of(problem, item / blocks, item % blocks)", "= work_of(problem, item / blocks, 0)"),
-    ("forward", "first + place % heads", "first"),
+    ("forward", "first + place % width", "first"),
 ]
 
 

@@ -204,7 +204,7 @@ CHANGES = [
     ("add_output(O, rows.rescale, T);", "add_output(O, {1, 1}, T);"),
     pytest.param("scales.q[work.head]", "scales.q[0]", marks=OTHERS),
     pytest.param("scales.v[kv_head]", "scales.v[0]", marks=OTHERS),
-    pytest.param("first + place % heads, blocks - 1 - place / heads", "first, place / heads", marks=OTHERS),
+    pytest.param("first + place % width, blocks - 1 - place / width", "first, place / width", marks=OTHERS),
     pytest.param("for (int key = 32 * warp; key < B_C; key", "for (int key = 0; key < 32; key", marks=OTHERS),
 ]
 
