@@ -143,7 +143,7 @@ def _meet(one: Member, other: Member) -> bool:
 
 
 def with_gaps(name: str, size: int, members: Sequence[Member]) -> Member:
-    """An array of `size` bytes of which these members are known. What lies between them has the array's name."""
+    """An array of `size` bytes with these members. The bytes between them get the array's name."""
     parts: list[Member] = []
     at = 0
     for one in (*members, Member("", size, 0)):
@@ -156,8 +156,8 @@ def with_gaps(name: str, size: int, members: Sequence[Member]) -> Member:
 
 
 def parts(whole: Member, spans: np.ndarray) -> list[Member]:
-    """The smallest pieces of which each span has to do with one alone. spans: int64 [n, 2], from where to where a
-    request of a warp goes."""
+    """The smallest pieces such that each span lies in one of them. spans: int64 [n, 2], the first byte that a request
+    of a warp touches and the byte behind its last."""
     if not whole.members:
         return [whole]
     begins = np.array([one.offset for one in whole.members])

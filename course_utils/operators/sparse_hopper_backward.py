@@ -4,25 +4,25 @@ kernels/04_sparse_patterns/range_backward_hopper.cu in its middle. Dilated range
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import ALLOCATED, PASSED, PassedMap, ReadyLaunch
+from course_utils.cuda import ALLOCATED, PassedMap, ReadyLaunch
 from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call
+from course_utils.operators.sparse_parts import merged, parts_argument
 from course_utils.operators.sparse_work import Columns, columns_of, rows_that_see
-from course_utils.operators.tensor_core import BackwardTile, kernel
+from course_utils.operators.tensor_core import BackwardTile, module
 from course_utils.patterns import Ranges, RowRanges
 
 RANGE_BACKWARD = "04_sparse_patterns/range_backward_hopper.cu"
 COLUMN_TILES = {  # how columns are cut: consumers' warps have 16 keys each, and meet B_r queries at a time
     head_dim: BackwardTile(head_dim, 8, 16, hopper_launch.BackwardTile(head_dim).rows) for head_dim in (64, 128)
 }
-MERGE_THREADS = 256
+THREADS, MERGE_THREADS = 384, 256
 
 
 def ready_range_backward(
@@ -44,51 +44,31 @@ def ready_range_backward(
     )
     order = order_of(columns.items, tile.rows) if deterministic else (columns.items.new_empty(0),) * 2
 
-    def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
-        return ReadyLaunch(kernel(RANGE_BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
-
-    parts = PASSED if columns.parts else by_key.starts.new_empty(0, dtype=torch.float32)
-    attend = ready(
-        "range_backward",
+    kernels = module(RANGE_BACKWARD, tile.options, call.dtype)
+    attend = ReadyLaunch(
+        kernels.get_function("range_backward"),
         (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
-        384,
+        (THREADS,),
         (
             *map(PassedMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys)),
             *(ALLOCATED, ALLOCATED, ALLOCATED),
             *call.scalars,
-            *(columns.items, np.int32(columns.heads), parts),
+            *(columns.items, np.int32(columns.heads), parts_argument(columns)),
             *by_key,
             *order,
         ),
         tile.shared_bytes,
     )
-    dense = hopper_launch.ready_backward(call, False, deterministic)
-    if not columns.parts:
-        return dense._replace(backward=attend)
-    cut = COLUMN_TILES[head_dim]
-    merge = ready(
-        "merge_gradients",
-        (len(columns.split) * cut.block_cols * head_dim // (4 * MERGE_THREADS), kv_heads, batch),
-        MERGE_THREADS,
-        (PASSED, columns.split, PASSED, PASSED, np.int32(key_length), np.float32(call.factor)),
+    backward = merged(
+        attend,
+        kernels.get_function("merge_gradients"),
+        columns,
+        call,
+        block_cols=COLUMN_TILES[head_dim].block_cols,
+        threads=MERGE_THREADS,
+        gradients=slice(4, 6),
     )
-    shape = columns.parts, 2, batch, kv_heads, cut.block_cols, head_dim
-    return dense._replace(backward=_SplitColumns(attend, merge, shape))
-
-
-class _SplitColumns(NamedTuple):
-    """The launches of range_backward and merge_gradients. shape: of the parts, which each call allocates."""
-
-    attend: ReadyLaunch
-    merge: ReadyLaunch
-    shape: tuple[int, ...]
-
-    def __call__(self, *tensors: Tensor) -> None:
-        """Tensors as `hopper_launch.ReadyBackward` passes them."""
-        *_, grad_key, grad_value, _, dq_sum, _ = tensors
-        parts = dq_sum.new_empty(self.shape)
-        self.attend(*tensors, parts)
-        self.merge(parts, grad_key, grad_value)
+    return hopper_launch.ready_backward(call, False, deterministic)._replace(backward=backward)
 
 
 def rows_by_key(ranges: Ranges | RowRanges, query_length: int, key_length: int, device: torch.device) -> RowRanges:
@@ -104,8 +84,8 @@ def rows_by_key(ranges: Ranges | RowRanges, query_length: int, key_length: int, 
 
 def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool) -> Columns:
     """The columns of range_backward, each from the first row of a tile of queries on. One that no query sees meets one
-    tile, in which all pairs are hidden. in_turns: the last keys come first: then no block waits for one that comes to
-    a tile of queries later, unless a column is split or its queries see all of each other's keys."""
+    tile, in which all pairs are hidden. in_turns: of columns that are about as long, those of the last keys come first.
+    They come to a tile of queries first, so that few blocks wait."""
     (starts, ends), query_length, key_length = by_key, call.query_shape[2], call.key_shape[2]
     tile, device = COLUMN_TILES[call.key_shape[3]], starts.device
     tiles = torch.arange(ceil_div(key_length, tile.block_cols), device=device)

@@ -17,7 +17,8 @@ from course_utils.operators.attention import Backward, Call, Forward, int_scalar
 from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
 from course_utils.operators.sparse_hopper_backward import ready_range_backward
-from course_utils.operators.sparse_work import Columns, Work, class_tiles, columns_of, range_columns, work_items
+from course_utils.operators.sparse_parts import merged, parts_argument
+from course_utils.operators.sparse_work import Columns, class_tiles, columns_of, range_columns, work_items
 from course_utils.operators.tensor_core import (
     BACKWARD_TENSORS,
     BACKWARD_TILES,
@@ -198,7 +199,7 @@ class ListMask(NamedTuple):
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
         work = work_items(lists, batch * heads)
         kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, call.dtype)
-        tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (_parts(work),)
+        tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (parts_argument(work),)
         attend = ReadyLaunch(
             kernels.get_function("block_sparse_forward"),
             (len(work.items), heads, batch),
@@ -232,11 +233,6 @@ class ListMask(NamedTuple):
         return columns_of(
             tiles, indptr[column], indptr[column + 1], tile, query_shape, key_shape, rows_of_entry=lists.block
         )
-
-
-def _parts(work: Work | Columns) -> object:
-    """The argument for the results of parts: allocated by each call, or empty if no row or column is split."""
-    return PASSED if work.parts else work.items.new_empty(0, dtype=torch.float32)
 
 
 class _SplitRows(NamedTuple):
@@ -313,38 +309,23 @@ def by_columns(
 ) -> DkDv:
     """The launch of a kernel of key_columns.cuh, and of merge_gradients where columns are split. more: what the kernel
     takes behind the columns."""
-    batch, kv_heads, key_length, head_dim = call.key_shape
+    batch, kv_heads, *_ = call.key_shape
     dk_dv = ReadyLaunch(
         kernels.get_function(name),
         (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
         (tile.threads,),
-        (*BACKWARD_TENSORS, *call.scalars, columns.items, np.int32(columns.heads), _parts(columns), *more),
+        (*BACKWARD_TENSORS, *call.scalars, columns.items, np.int32(columns.heads), parts_argument(columns), *more),
         tile.shared_bytes,
     )
-    if not columns.parts:
-        return dk_dv
-    merge = ReadyLaunch(
+    return merged(
+        dk_dv,
         kernels.get_function("merge_gradients"),
-        (len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads), kv_heads, batch),
-        (tile.threads,),
-        (PASSED, columns.split, PASSED, PASSED, np.int32(key_length), np.float32(call.factor)),
+        columns,
+        call,
+        block_cols=tile.block_cols,
+        threads=tile.threads,
+        gradients=slice(-2, None),
     )
-    return _SplitColumns(dk_dv, merge, (columns.parts, 2, batch, kv_heads, tile.block_cols, head_dim))
-
-
-class _SplitColumns(NamedTuple):
-    """The launches of a kernel of key_columns.cuh and of merge_gradients. shape: of the parts, which each call
-    allocates."""
-
-    dk_dv: ReadyLaunch
-    merge: ReadyLaunch
-    shape: tuple[int, ...]
-
-    def __call__(self, query: Tensor, *tensors: Tensor) -> None:
-        """Arguments as for a `DkDv`."""
-        parts = query.new_empty(self.shape, dtype=torch.float32)
-        self.dk_dv(query, *tensors, parts)
-        self.merge(parts, *tensors[-2:])
 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:

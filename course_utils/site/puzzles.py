@@ -10,7 +10,7 @@ _FIRST_LINE = re.compile(r"%%puzzle +(\S+)\n")
 
 
 def as_given(notebook: NotebookNode) -> NotebookNode:
-    """The notebook, with each puzzle's cell as a learner gets it: whoever builds the site may have solved their own."""
+    """The notebook with each puzzle's cell as a learner gets it. The builder of the site may have solved some."""
     for cell in notebook.cells:
         puzzle = _FIRST_LINE.match(cell.source) if cell.cell_type == "code" else None
         if puzzle:

@@ -1,6 +1,6 @@
 // range_hopper.cu — range.cu by chapter 07's loop: wgmma, the copy engine, a producer and consumers.
 //
-// The loop is that of 07_hopper/forward.cu. Three things are others: a block's tiles are those of a range
+// The loop is that of 07_hopper/forward.cu. Three things differ: a block's tiles are those of a range
 // (range_block.cuh), a tile needs a mask unless a consumer's rows see all of it, and what each row sees
 // waits in shared memory.
 //
@@ -50,7 +50,7 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     int item = blockIdx.x, round = 0;
     for (int t = 0; item < items; round++, item = next_item(counter, items)) {
         shared.work[round % 2] = work_of_item(problem, item);
-        const Work& work = shared.work[round % 2];   // registers are few here
+        const Work& work = shared.work[round % 2];
         const InMemory from = in_memory(problem, work.head);
         const int kv_head = from.head / problem.group, last = work.tiles.last();
         for (int j = last; j >= 0; j = work.tiles.before(j), t++) {

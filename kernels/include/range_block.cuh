@@ -49,8 +49,8 @@ __device__ inline Keys keys_of(const Problem& problem, int row) {
 #endif
 }
 
-// Both ends of what a row sees only grow with the row: the first row and the last decide. Queries that see
-// no key visit a tile, too, in which all is masked.
+// Both ends of what a row sees only grow with the row: the first row and the last decide. A block that
+// sees no key visits one tile, which is masked as a whole.
 __device__ inline Work work_of_item(const Problem& problem, int item) {
     const auto [head, block] =
         longest_first(item, blocks_of(problem.L_q), problem.heads, problem.at_once);

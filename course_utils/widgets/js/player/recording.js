@@ -404,7 +404,7 @@ export async function findHazards(rec) {
 
 const placesOf = (rec, step, other) => `${rec.steps.place[step]} ${rec.steps.place[other]}`;
 
-// Whether what races at two steps of one warp races between warps, too, in the same lines; known once the hazards are.
+// Whether the lines of two steps also race between two warps. Hazards must have been found first.
 export function racesBetweenWarps(rec, step, other) {
   return rec.racing?.has(placesOf(rec, step, other)) ?? false;
 }
