@@ -51,18 +51,19 @@ from course_utils.toolchain.tensor_map import BYTES as TENSOR_MAP_BYTES
 from course_utils.toolchain.tensor_map import PassedMap, TensorMap, tensor_map
 
 __all__ = [
-    "ALLOCATED",
+    "LAID_OUT",
+    "PASSED",
     "CompileError",
     "DevicePart",
     "Kernel",
     "KernelError",
     "KernelSource",
     "LaunchError",
-    "PASSED",
     "PassedMap",
     "RawModule",
     "ReadyLaunch",
     "TensorMap",
+    "architecture",
     "compiled",
     "device_part",
     "read_kernel",
@@ -73,9 +74,9 @@ __all__ = [
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 THREAD_LIMIT = 1024
-# In the arguments of a ReadyLaunch, the place of a tensor that each call passes; ALLOCATED: of one that the caller has
-# allocated for this launch, always with the same dtype and layout on the same device.
-PASSED, ALLOCATED = object(), object()
+# In the arguments of a ReadyLaunch, the place of a tensor that each call passes; LAID_OUT: of one that the caller has
+# allocated or checked for this launch: contiguous, and always with the same dtype on the same device.
+PASSED, LAID_OUT = object(), object()
 DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
@@ -385,7 +386,7 @@ class _OnGpu:
         self._name, self._index, self.device = kernel.name, index, torch.device("cuda", index)
         self._cuda = cupy.cuda
         self._launch, self._context_now = cupy.cuda.driver.launchKernel, cupy.cuda.driver.ctxGetCurrent
-        has_dependent = _found_architecture(index) >= dependent_launch.ARCHITECTURE
+        has_dependent = architecture(index) >= dependent_launch.ARCHITECTURE
         self._launch_dependent = dependent_launch.launch_dependent if has_dependent else self._launch
         with self._current():
             self._raw = kernel.module._cupy(index).get_function(kernel.name)
@@ -436,10 +437,10 @@ class ReadyLaunch:
     """A launch that lacks only the tensors of a call: `launch(query, key, value, ...)`. What does not change from call
     to call is checked and laid out for the driver once.
 
-    args: as `Kernel.__call__` takes them, with `PASSED` in the place of each tensor of a call. `ALLOCATED` stands for a
-    tensor that the caller allocates alike for every call: later launches look at its address only. A `PassedMap` stands
-    for a tensor of a call that the kernel takes as a tensor map. grid, block, shared_mem and errors: as for
-    `Kernel.__call__`; errors of the size are raised at once.
+    args: as `Kernel.__call__` takes them, with `PASSED` in the place of each tensor of a call. `LAID_OUT` stands for a
+    tensor that the caller allocates or lays out alike for every call: later launches look at its address only. A
+    `PassedMap` stands for such a tensor that the kernel takes as a tensor map. grid, block, shared_mem and errors: as
+    for `Kernel.__call__`; errors of the size are raised at once.
 
     dependent: on a GPU that can (sm_90 on), the kernel begins while the one before it in the stream still ends, once
     all blocks of that one have said so, or have ended. Every thread must wait before it reads what that one writes, and
@@ -463,8 +464,8 @@ class ReadyLaunch:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
         self._dependent = dependent
         self._maps = {place: argument for place, argument in enumerate(args) if isinstance(argument, PassedMap)}
-        self._allocated = [place for place, argument in enumerate(args) if argument is ALLOCATED]
-        self._passed = [n for n, a in enumerate(args) if a is PASSED or n in self._allocated or n in self._maps]
+        self._laid_out = [place for place, argument in enumerate(args) if argument is LAID_OUT]
+        self._passed = [n for n, a in enumerate(args) if a is PASSED or n in self._laid_out or n in self._maps]
         self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
         self._streams: set[int] = set()  # on which the tensors are recorded
         self._launched_once = False
@@ -494,7 +495,7 @@ class ReadyLaunch:
         if gpu and self._tensors:
             self._record_tensors(gpu.device)
         if gpu and self._launched_once:  # a launch that runs once need not be prepared for more
-            self._again = CheckedArguments(args, gpu.device, self._passed, self._allocated, self._maps), gpu
+            self._again = CheckedArguments(args, gpu.device, self._passed, self._laid_out, self._maps), gpu
         self._launched_once = True
 
     def _record_tensors(self, device: torch.device) -> None:
@@ -570,7 +571,7 @@ def _dimensions(name: str, value: Sequence[int], limits: tuple[int, int, int]) -
 
 
 def _require_architecture(name: str, needed: Architecture, device_index: int) -> None:
-    found = _found_architecture(device_index)
+    found = architecture(device_index)
     if found < needed.number or (needed.exact and found != needed.number):
         raise LaunchError(
             f"{name} needs {needed}{' exactly' if needed.exact else ' or newer'}; "
@@ -579,7 +580,8 @@ def _require_architecture(name: str, needed: Architecture, device_index: int) ->
 
 
 @functools.cache
-def _found_architecture(device_index: int) -> int:
+def architecture(device_index: int) -> int:
+    """Of a GPU, as compilers write it: 90 for sm_90."""
     major, minor = torch.cuda.get_device_capability(device_index)
     return 10 * major + minor
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course_utils.arguments import flag
 from course_utils.costs import ceil_div
-from course_utils.cuda import PASSED, RawModule, ReadyLaunch
+from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
 from course_utils.operators.attention import Attention, Backward, Call
 from course_utils.operators.prepare import fitting
 from course_utils.operators.tensor_core import (
@@ -93,7 +93,7 @@ def ready_backward_of(call: Call, is_causal: bool, deterministic: bool) -> Ready
         kernel(BACKWARD, tile.options, call.dtype, "backward_dq"),
         (ceil_div(query_length, tile.dq_rows), heads, batch),
         (tile.threads,),
-        (*7 * (PASSED,), *call.scalars, np.int32(is_causal)),
+        (*7 * (LAID_OUT,), *call.scalars, np.int32(is_causal)),
         tile.dq_shared_bytes,
     )
     return _TwoPasses(row_delta(call), dense_dk_dv(call, is_causal, adds_dq=False), dq)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import ALLOCATED, PASSED, Kernel, PassedMap, ReadyLaunch, TensorMap, compiled, tensor_map
+from course_utils.cuda import LAID_OUT, PASSED, Kernel, PassedMap, ReadyLaunch, TensorMap, compiled, tensor_map
 from course_utils.operators.attention import Call
 from course_utils.operators.tensor_core import HEAD_DIMS, defines, kernel
 
@@ -111,6 +111,11 @@ def tile_map(tensor: Tensor, rows: int, dilation: int = 1) -> TensorMap:
     )
 
 
+def map_as(shape: torch.Size, rows: int, dilation: int = 1) -> PassedMap:
+    """The place of a tensor in a launch that takes it as `tile_map` of a view of this shape."""
+    return PassedMap(lambda tensor: tile_map(tensor.view(shape), rows, dilation))
+
+
 def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype) -> int:
     """How many heads the blocks work on at the same time under a causal mask: 8 to 32, as many as have their keys and
     values in the L2 cache. Shapes as for `flash_attention_hopper`."""
@@ -127,7 +132,7 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
     batch, heads, query_length, head_dim = call.query_shape
     in_e4m3 = call.dtype == E4M3
     tile = E4M3_TILES[head_dim] if in_e4m3 else TILES[head_dim][not is_causal or query_length >= LONG]
-    of_rows, of_keys = (functools.partial(tile_map, rows=rows) for rows in (ROWS, KEYS))
+    of_rows, of_keys = map_as(call.query_shape, ROWS), map_as(call.key_shape, KEYS)
     *sizes, factor = call.scalars
     items = batch * heads * ceil_div(query_length, tile.block_rows)
     return ReadyLaunch(
@@ -135,17 +140,15 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
         (min(items, blocks_that_stay(call.device)),),
         (tile.threads,),
         (
-            *map(PassedMap, (of_rows, of_keys, of_keys, of_rows)),
+            *(of_rows, of_keys, of_keys),
+            map_as(call.query_shape, ROWS),  # of out, whose dtype may be another than that of query
             *(in_e4m3 * (PASSED, PASSED, PASSED)),
-            *(
-                ALLOCATED,
-                ALLOCATED,
-                np.int32(batch * heads),
-                *sizes,
-                factor,
-                np.int32(is_causal),
-                np.int32(heads_at_once(call.query_shape, call.key_shape, call.dtype)),
-            ),
+            *(LAID_OUT, LAID_OUT),
+            np.int32(batch * heads),
+            *sizes,
+            factor,
+            np.int32(is_causal),
+            np.int32(heads_at_once(call.query_shape, call.key_shape, call.dtype)),
         ),
         tile.shared_bytes,
     )
@@ -180,26 +183,25 @@ def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBac
     batch, heads, query_length, head_dim = call.query_shape
     kv_heads, key_length = call.key_shape[1:3]
     tile = BackwardTile(head_dim, deterministic)
-    of_queries, of_keys = (functools.partial(tile_map, rows=rows) for rows in (tile.rows, ROWS))
+    of_queries, of_keys = map_as(call.query_shape, tile.rows), map_as(call.key_shape, ROWS)
     tiles = ceil_div(query_length, tile.rows), heads, batch
     padded_rows = math.prod(tiles) * tile.rows
 
     def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
         return ReadyLaunch(kernel(BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
 
-    maps = map(PassedMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys))
     keys = ceil_div(key_length, 2 * ROWS), kv_heads, batch
     length, factor = np.int32(query_length), np.float32(call.factor)
     return ReadyBackward(
-        ready("backward_prepare", tiles, 256, (PASSED, PASSED, PASSED, ALLOCATED, ALLOCATED, ALLOCATED, length)),
+        ready("backward_prepare", tiles, 256, (*6 * (LAID_OUT,), length)),
         ready(
             "backward",
             keys,
             384,
-            (*maps, ALLOCATED, ALLOCATED, ALLOCATED, *call.scalars, np.int32(is_causal)),
+            (*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,), *call.scalars, np.int32(is_causal)),
             tile.shared_bytes,
         ),
-        ready("backward_finish", tiles, 256, (ALLOCATED, ALLOCATED, length, factor)),
+        ready("backward_finish", tiles, 256, (LAID_OUT, LAID_OUT, length, factor)),
         (2 * padded_rows, head_dim * padded_rows, math.prod(tiles)),
     )
 
@@ -210,7 +212,7 @@ def counter(device: torch.device) -> Tensor:
     own."""
     if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
-    return _counter_of_stream(device, torch.cuda.current_stream(device).cuda_stream)
+    return _counter_of_stream(device, torch.cuda.current_stream(device.index).cuda_stream)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import ALLOCATED, PASSED, RawModule, ReadyLaunch, compiled
+from course_utils.cuda import LAID_OUT, PASSED, RawModule, ReadyLaunch, compiled
 from course_utils.operators.attention import int_scalars
 from course_utils.operators.prepare import MAX_GRID
 from course_utils.operators.serving_choice import TILES, Call, Cut, decode_tile, places, plan
@@ -75,7 +75,7 @@ def ready_attention(call: Call) -> ReadyPieces:
         (heads * query_length, batch),
         MERGE_BLOCK,
         (
-            *(*4 * (ALLOCATED,), lengths),
+            *(*4 * (LAID_OUT,), lengths),
             *int_scalars(batch, call.capacity, columns, call.ragged, how.wanted, how.size),
         ),
         dependent=True,
@@ -96,7 +96,7 @@ def ready_step(call: Call, pages: int) -> ReadyPieces:
         (min(layers * items, places(tile, call.device)),),
         tile.block,
         (
-            *(*5 * (PASSED,), ALLOCATED, ALLOCATED, *parts),
+            *(*5 * (PASSED,), LAID_OUT, LAID_OUT, *parts),
             *(PASSED, _passed_or_empty(call.tree, torch.int32, call.device), PASSED),
             *(*2 * (_passed_or_empty(call.key_bytes == 1, torch.float32, call.device),), PASSED),
             *int_scalars(layers, batch, pages, *call.pages, query_length, call.kv_heads, heads // call.kv_heads),
@@ -114,7 +114,7 @@ def _outputs(call: Call, how: Cut) -> tuple[tuple[Any, ...], tuple[object, ...]]
     shapes = [(call.query_shape, call.dtype), (call.query_shape[:-1], torch.float32)]
     shapes += several * [(pieces, torch.float32), (pieces[:-1], torch.float32)]
     outputs = tuple((shape, torch.empty(shape, device="meta").stride(), dtype) for shape, dtype in shapes)
-    return outputs, 2 * (ALLOCATED if several else _passed_or_empty(False, torch.float32, call.device),)
+    return outputs, 2 * (LAID_OUT if several else _passed_or_empty(False, torch.float32, call.device),)
 
 
 def _passed_or_empty(is_passed: object, dtype: torch.dtype, device: torch.device) -> object:

@@ -3,15 +3,13 @@ blocks chapter 07's dense kernel on a view. Functions return launches and launch
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import ALLOCATED, Kernel, PassedMap, ReadyLaunch
-from course_utils.operators.attention import Backward, Call, Forward, int_scalars
+from course_utils.cuda import LAID_OUT, Kernel, ReadyLaunch
+from course_utils.operators.attention import Call, Forward, int_scalars
 from course_utils.operators.hopper_launch import (
     KEYS,
     LONG,
@@ -22,8 +20,7 @@ from course_utils.operators.hopper_launch import (
     counter,
     forward_launch,
     heads_at_once,
-    ready_backward,
-    tile_map,
+    map_as,
 )
 from course_utils.operators.tensor_core import defines, kernel
 from course_utils.patterns import Ranges, RowRanges
@@ -84,15 +81,14 @@ def _forward(
     tile = RangeTile(head_dim, 3 if wide and head_dim == 64 else 2)
     *sizes, factor = call.scalars
     items = batch * heads * dilation * ceil_div(query_length // dilation, tile.block_rows)
-    maps = [PassedMap(functools.partial(tile_map, rows=rows, dilation=dilation)) for rows in (ROWS, KEYS, KEYS, ROWS)]
+    of_rows, of_keys = map_as(call.query_shape, ROWS, dilation), map_as(call.key_shape, KEYS, dilation)
     launch = ReadyLaunch(
         tile.kernel_of(call.dtype, table, dilation > 1),
         (min(items, blocks_that_stay(call.device)),),
         (tile.threads,),
         (
-            *maps,
-            ALLOCATED,
-            ALLOCATED,
+            *(of_rows, of_keys, of_keys, of_rows),
+            *(LAID_OUT, LAID_OUT),
             np.int32(batch * heads),
             *sizes,
             factor,
@@ -113,21 +109,4 @@ def blocks_forward(call: Call) -> Forward | None:
         return None
     launch = forward_launch(call, False)
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor) -> None:
-        views = (tensor.view(call.query_shape) for tensor in (query, key, value, out))
-        launch(*views, lse, counter(call.device))
-
-    return attend
-
-
-def blocks_backward(call: Call, deterministic: bool) -> Backward:
-    """The launches of chapter 07's backward pass for such a call."""
-    launches = ready_backward(call, False, deterministic)
-
-    def gradients(
-        query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
-    ) -> tuple[Tensor, ...]:
-        q, k, v, o, grad = (tensor.view(call.query_shape) for tensor in (query, key, value, out, grad_out))
-        return tuple(gradient.view(query.shape) for gradient in launches(q, k, v, o, lse, grad))
-
-    return gradients
+    return lambda *tensors: launch(*tensors, counter(call.device))

@@ -3,14 +3,12 @@ kernels/04_sparse_patterns/range_backward_hopper.cu in its middle. Dilated range
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import ALLOCATED, PassedMap, ReadyLaunch
+from course_utils.cuda import LAID_OUT, ReadyLaunch
 from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call
 from course_utils.operators.sparse_parts import merged, parts_argument
@@ -39,9 +37,8 @@ def ready_range_backward(
     tile = hopper_launch.BackwardTile(head_dim, deterministic)
     by_key = rows_by_key(ranges, query_length, key_length, call.device)
     columns = columns_of_keys(by_key, call, deterministic)
-    of_queries, of_keys = (
-        functools.partial(hopper_launch.tile_map, rows=rows) for rows in (tile.rows, hopper_launch.ROWS)
-    )
+    of_queries = hopper_launch.map_as(call.query_shape, tile.rows)
+    of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS)
     order = order_of(columns.items, tile.rows) if deterministic else (columns.items.new_empty(0),) * 2
 
     kernels = module(RANGE_BACKWARD, tile.options, call.dtype)
@@ -50,8 +47,7 @@ def ready_range_backward(
         (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
         (THREADS,),
         (
-            *map(PassedMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys)),
-            *(ALLOCATED, ALLOCATED, ALLOCATED),
+            *(*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,)),
             *call.scalars,
             *(columns.items, np.int32(columns.heads), parts_argument(columns)),
             *by_key,

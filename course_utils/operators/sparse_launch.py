@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import PASSED, RawModule, ReadyLaunch
+from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
 from course_utils.operators import hopper_launch, sparse_hopper
 from course_utils.operators.attention import Backward, Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting
@@ -213,7 +213,7 @@ class ListMask(NamedTuple):
             kernels.get_function("merge_parts"),
             (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
             (32 * MERGED_ROWS,),
-            (PASSED, PASSED, work.split_rows, PASSED, PASSED, call.scalars[0]),
+            (LAID_OUT, LAID_OUT, work.split_rows, LAID_OUT, LAID_OUT, call.scalars[0]),
         )
         return _SplitRows(attend, merge, (work.parts, batch, heads, lists.block, head_dim))
 
@@ -274,7 +274,7 @@ def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]
     a kernel can."""
     if takes_wgmma(call.device):
         if isinstance(mask, DenseMask):
-            return sparse_hopper.blocks_backward(mask.of_blocks(call), in_turns), in_turns
+            return hopper_launch.ready_backward(mask.of_blocks(call), False, in_turns), in_turns
         if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and mask.ranges.dilation == 1):
             return ready_range_backward(call, mask[0], deterministic=in_turns), in_turns
     return ready_backward(call, mask.dk_dv(call)), False

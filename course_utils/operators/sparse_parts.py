@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.cuda import PASSED, Kernel, ReadyLaunch
+from course_utils.cuda import LAID_OUT, Kernel, ReadyLaunch
 from course_utils.operators.attention import Call
 from course_utils.operators.sparse_work import Columns, Work
 
 
 def parts_argument(work: Work | Columns) -> object:
     """The argument for the results of parts: allocated by each call, or empty if no row or column is split."""
-    return PASSED if work.parts else work.items.new_empty(0, dtype=torch.float32)
+    return LAID_OUT if work.parts else work.items.new_empty(0, dtype=torch.float32)
 
 
 class SplitColumns(NamedTuple):
@@ -52,6 +52,6 @@ def merged(
         merge_gradients,
         (len(columns.split) * block_cols * head_dim // (4 * threads), kv_heads, batch),
         (threads,),
-        (PASSED, columns.split, PASSED, PASSED, np.int32(key_length), np.float32(call.factor)),
+        (LAID_OUT, columns.split, LAID_OUT, LAID_OUT, np.int32(key_length), np.float32(call.factor)),
     )
     return SplitColumns(attend, merge, (columns.parts, 2, batch, kv_heads, block_cols, head_dim), gradients)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import ALLOCATED, PASSED, Kernel, RawModule, ReadyLaunch, compiled
+from course_utils.cuda import LAID_OUT, Kernel, RawModule, ReadyLaunch, architecture, compiled
 from course_utils.emulator import watching
 from course_utils.operators.attention import Call
 from course_utils.operators.prepare import fitting
@@ -47,7 +47,7 @@ def defines(**sizes: int) -> tuple[str, ...]:
 
 def takes_wgmma(device: torch.device) -> bool:
     """Whether a launch with tensors of this device reaches a Hopper GPU; inside sanitize() or profile() it does not."""
-    on_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+    on_hopper = device.type == "cuda" and architecture(device.index or 0) == 90
     return on_hopper and not watching.active()
 
 
@@ -143,7 +143,7 @@ def forward_tile(query_length: int, group: int, head_dim: int, device: torch.dev
 
 
 # query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense; the call has made the last two
-FORWARD_TENSORS = PASSED, PASSED, PASSED, ALLOCATED, ALLOCATED
+FORWARD_TENSORS = LAID_OUT, LAID_OUT, LAID_OUT, LAID_OUT, LAID_OUT
 
 
 @functools.lru_cache(maxsize=1024)
@@ -166,7 +166,7 @@ def dense_forward(call: Call, is_causal: bool) -> ReadyLaunch:
 # ---------------------------------------------------------------------------------------------- backward passes
 
 # query, key, value, the gradient of out, lse, delta; dq_sum, float32 like query; grad_key and grad_value: all dense
-BACKWARD_TENSORS = 9 * (PASSED,)
+BACKWARD_TENSORS = 9 * (LAID_OUT,)
 
 DkDv = Callable[..., None]  # of BACKWARD_TENSORS; writes the last two, and adds to dq_sum
 
@@ -211,7 +211,7 @@ def row_delta(call: Call) -> ReadyLaunch:
         kernel(BACKWARD, tile.options, call.dtype, "backward_delta"),
         (ceil_div(query_length, rows), heads, batch),
         (tile.threads,),
-        (PASSED, PASSED, PASSED, np.int32(query_length)),
+        (LAID_OUT, LAID_OUT, LAID_OUT, np.int32(query_length)),
     )
 
 
@@ -236,5 +236,5 @@ def rounded_dq(call: Call) -> ReadyLaunch:
         kernel(BACKWARD, tile.options, call.dtype, "backward_round_dq"),
         (ceil_div(size, 4 * tile.threads),),
         (tile.threads,),
-        (PASSED, PASSED, np.float32(call.factor), np.int64(size)),
+        (LAID_OUT, LAID_OUT, np.float32(call.factor), np.int64(size)),
     )

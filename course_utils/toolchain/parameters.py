@@ -149,9 +149,9 @@ class CheckedArguments:
     same types, dtypes and device is checked quickly; and the memory in which the driver finds their values.
 
     given: the places of the arguments that the next launch passes; None for all. The other arguments stay as they are.
-    If `given` is set, the caller has already checked those tensors' storage, so it is not checked here. allocated: the
+    If `given` is set, the caller has already checked those tensors' storage, so it is not checked here. laid_out: the
     places among them whose dtype, device and layout are always the same. maps: by place, for arguments that the kernel
-    takes as tensor maps.
+    takes as tensor maps, whose tensors are laid out, too.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class CheckedArguments:
         args: Sequence[object],
         device: torch.device,
         given: Sequence[int] | None = None,
-        allocated: Sequence[int] = (),
+        laid_out: Sequence[int] = (),
         maps: Mapping[int, PassedMap] | None = None,
     ) -> None:
         places = range(len(args)) if given is None else given
@@ -170,13 +170,14 @@ class CheckedArguments:
         self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
         self._types = tuple(map(type, of_launch))
         self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(of_launch) if isinstance(tensor, torch.Tensor)]
-        self._allocated = [n for n, place in enumerate(places) if place in allocated]
+        self._laid_out = [n for n, place in enumerate(places) if place in laid_out]
         plain = (torch.Tensor, torch.nn.Parameter, *FORMATS)  # a subclass of Tensor may do anything
         # Complex tensors may be conjugated views; without tensors, nothing says on which GPU the next launch is.
         reals = self._tensors and not any(dtype.is_complex for _, dtype in self._tensors)
         self._is_quick = bool(reals) and all(of in plain for of in self._types)
         self._fixed_tensors = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
-        self._checked_tensors = [(n, dtype) for n, dtype in self._tensors if n not in self._allocated]
+        unchecked = {*self._laid_out, *(n for n, _ in self._maps)}
+        self._checked_tensors = [(n, dtype) for n, dtype in self._tensors if n not in unchecked]
         laid_out: list[object] = list(of_launch)
         for n, _ in self._maps:
             laid_out[n] = np.void(TENSOR_MAP_BYTES)
@@ -192,7 +193,7 @@ class CheckedArguments:
             return None
         values, gpu = list(args), self._gpu
         try:
-            for place in self._allocated:
+            for place in self._laid_out:
                 values[place] = args[place].data_ptr()
             for place, dtype in self._checked_tensors:
                 tensor = args[place]
