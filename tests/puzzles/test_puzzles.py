@@ -11,6 +11,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from course_utils.course import CHAPTERS
+from course_utils.grading import replay, runner
 from course_utils.puzzles import magic
 from course_utils.puzzles.attempt import NOT_YET, attempt, page, run_of
 from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V
@@ -550,7 +551,10 @@ def test_a_right_kernel_hears_what_it_did_and_one_with_an_unset_variable_that_it
     assert NOT_YET in said and "<strong>Right.</strong>" not in said and puzzle.lesson not in said
 
 
-def test_a_kernel_that_hangs_can_be_watched_up_to_there():
+def test_a_kernel_that_hangs_can_be_watched_up_to_there(monkeypatch):
+    for module in (runner, replay):  # each launch takes all the time that it is given
+        monkeypatch.setattr(module, "LAUNCH_SECONDS", 0.5)
+        monkeypatch.setattr(module, "LATER_SECONDS", 0.5)
     puzzle = find_puzzle("00_start_here/guard")
     text = puzzle.given.replace("c[i]", "const float first = a[i];\n    while (n > 0) {}\n    c[i]", 1)
     result = attempt(puzzle, text, seed=1)
