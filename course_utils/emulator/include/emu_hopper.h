@@ -37,15 +37,20 @@ inline EMU_UNSEEN factor factor_of(unsigned long long descriptor, bool transpose
 // The numbers of a factor: [count][depth] as floats, k by k if `by_k`.
 template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned count, unsigned depth, float sign, float* to,
                                                     bool by_k, emu_site site) {
+    enum { bytes = Format::bits / 8, in_a_chunk = 16 / bytes };   // numbers that lie side by side, wherever a swizzle puts them
     const char* shared = (const char*)emu_shared_pointer(0);
-    const size_t bytes = emu_shared_bytes();
-    for (unsigned n = 0; n < count; n++)
-        for (unsigned k = 0; k < depth; k++) {
-            const unsigned at = from.address(n, k);
-            if (at + Format::bits / 8 > bytes) emu_misuse(EMU_DESCRIPTOR_PAST_SHARED, site);
-            unsigned number = 0;
-            memcpy(&number, shared + at, Format::bits / 8);
-            to[by_k ? k * count + n : n * depth + k] = sign * Format::widen(number);
+    const size_t shared_bytes = emu_shared_bytes();
+    const unsigned along = from.transposed ? count : depth, across = from.transposed ? depth : count;
+    const unsigned of_n = by_k ? 1 : depth, of_k = by_k ? count : 1;   // from one number of `to` to its neighbour
+    for (unsigned far = 0; far < across; far++)
+        for (unsigned near = 0; near < along; near += in_a_chunk) {
+            const unsigned n = from.transposed ? near : far, k = from.transposed ? far : near, at = from.address(n, k);
+            if (at + 16 > shared_bytes) emu_misuse(EMU_DESCRIPTOR_PAST_SHARED, site);
+            for (unsigned i = 0; i < in_a_chunk; i++) {
+                unsigned number = 0;
+                memcpy(&number, shared + at + i * bytes, bytes);
+                to[n * of_n + k * of_k + i * (from.transposed ? of_n : of_k)] = sign * Format::widen(number);
+            }
         }
 }
 
@@ -55,11 +60,7 @@ template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned
 template <int bits> struct sum_of { enum { fraction = 25, kept = 24 }; };
 template <> struct sum_of<8> { enum { fraction = 13, kept = 14 }; };
 
-// The exponent of a number as a power of two: of one that is below the normal numbers, that of the least of these. 0: of 0.
-template <class Real> EMU_INLINE Real power_of(float x, float least) {
-    const float power = bit_cast<float>(bit_cast<unsigned>(x) & 0x7f800000u);
-    return x == 0 ? 0 : power > least ? power : least;
-}
+// The exponents of numbers as powers of two: of those below the normal numbers, that of the least of these. 0: of 0.
 template <class Real> EMU_INLINE void powers_of(const float* numbers, unsigned count, float least, Real* to) {
     typedef Real real8 __attribute__((vector_size(8 * sizeof(Real))));
     typedef float float8 __attribute__((vector_size(32), aligned(4)));
@@ -70,13 +71,6 @@ template <class Real> EMU_INLINE void powers_of(const float* numbers, unsigned c
         power = power > least ? power : power * 0 + least;
         *(real8*)(to + i) = __builtin_convertvector((float8)((int8)power & (x != 0)), real8);
     }
-}
-EMU_INLINE float toward_zero(double x) {
-    const float rounded = (float)x;
-    return fabs((double)rounded) > fabs(x) ? bit_cast<float>(bit_cast<unsigned>(rounded) - 1) : rounded;
-}
-template <int kept> EMU_INLINE double first_bits(double x) {
-    return bit_cast<double>(bit_cast<unsigned long long>(x) >> (53 - kept) << (53 - kept));
 }
 // Of terms that are not all finite: infinite, or no number.
 inline EMU_UNSEEN float special_sum(const float* left, const float* right, unsigned step, int depth, float d) {
@@ -92,35 +86,38 @@ EMU_INLINE void add_as_silicon(const float* left, const float* right, const Real
     typedef Real real8 __attribute__((vector_size(8 * sizeof(Real))));
     typedef int int8 __attribute__((vector_size(32)));
     typedef float float8 __attribute__((vector_size(32)));
+    typedef double double8 __attribute__((vector_size(64)));
+    typedef long long long8 __attribute__((vector_size(64)));
     enum { depth = 256 / bits };
     constexpr double one = 1 << sum_of<bits>::fraction;
+    constexpr long long first_bits = (long long)(~0ull << (53 - sum_of<bits>::kept)), sign_bit = (long long)(1ull << 63);
     for (unsigned column = 0; column < n; column += 8) {
-        Real greatest_of[8], scale[8];
-        double unit[8];                        // of the last bit that terms keep
         real8 greatest = {};
         for (int k = 0; k < depth; k++) {
             const real8 here = left_power[k] * *(const real8*)(right_power + k * n + column);
             greatest = here > greatest ? here : greatest;
         }
-        memcpy(greatest_of, &greatest, sizeof greatest);
-        for (int i = 0; i < 8; i++) {
-            const double power = greatest_of[i], of_d = power_of<double>(d[column + i], 0x1p-126f);
-            unit[i] = (power > of_d ? power : of_d) / one;
-            scale[i] = power > 0 ? (Real)(1 / unit[i]) : 0;
-        }
-        real8 scales;
-        memcpy(&scales, scale, sizeof scales);
+        float8& now = *(float8*)(d + column);
+        float powers_of_d[8] __attribute__((aligned(32)));
+        powers_of((const float*)&now, 8, 0x1p-126f, powers_of_d);
+        const double8 power = __builtin_convertvector(greatest, double8);
+        const double8 power_of_d = __builtin_convertvector(*(const float8*)powers_of_d, double8);
+        const double8 unit = (power > power_of_d ? power : power_of_d) / one;   // of the last bit that terms keep
+        const double8 units_of_1 = 1 / unit;                                    // exact: powers of two
+        const real8 scales = __builtin_convertvector((double8)((long8)units_of_1 & (long8)(power > 0)), real8);
         int8 sum = {};
         for (int k = 0; k < depth; k++) {
             const float8 b = *(const float8*)(right + k * n + column);
             sum += __builtin_convertvector((Real)left[k] * __builtin_convertvector(b, real8) * scales, int8);
         }
-        for (int i = 0; i < 8; i++) {
-            float& now = d[column + i];
-            if (unit[i] == 0) { now = 0; continue; }   // also of -0
-            const double whole = (double)sum[i] + (double)(long long)(now / unit[i]);
-            now = toward_zero(first_bits<sum_of<bits>::kept>(whole) * unit[i]);
-        }
+        const int8 of_d = __builtin_convertvector(__builtin_convertvector(now, double8) * units_of_1, int8);
+        const double8 whole = __builtin_convertvector(sum, double8) + __builtin_convertvector(of_d, double8);
+        const double8 kept = (double8)((long8)whole & first_bits) * unit;
+        const float8 nearest = __builtin_convertvector(kept, float8);
+        const double8 size = (double8)((long8)kept & ~sign_bit);
+        const double8 size_of_nearest = (double8)((long8)__builtin_convertvector(nearest, double8) & ~sign_bit);
+        const int8 toward_zero = (int8)nearest + __builtin_convertvector((long8)(size_of_nearest > size), int8);
+        now = (float8)(toward_zero & __builtin_convertvector((long8)(unit != 0), int8));   // 0, also of -0
     }
 }
 template <class Real, int bits>
@@ -153,7 +150,7 @@ inline EMU_UNSEEN bool look_through(const float* numbers, unsigned count, int& f
     return finite;
 }
 
-inline EMU_UNSEEN float& number_of_d(const emu_wgmma& p, unsigned lane, unsigned i) {
+EMU_INLINE float& number_of_d(const emu_wgmma& p, unsigned lane, unsigned i) {
     return p.side_by_side ? p.d[lane][i] : *p.d[lane * (p.n / 2) + i];
 }
 
