@@ -311,7 +311,8 @@ def _on_gpu(recorded: Measurement) -> list[str]:
     solutions = sum(row["kind"] == "solution" for row in recorded.rows)
     lines = [
         f"On a GPU ({caption(recorded)}; `course_utils/measured/exercises.json`)",
-        f"{expected} of {len(recorded.rows)} were as expected, {len(full)} of {solutions} solutions got full marks.",
+        f"{expected} of {len(recorded.rows)} submissions for {solutions} of the exercises were as expected, and "
+        f"{len(full)} of {solutions} solutions got full marks.",
     ]
     for row in full:
         if row["time_over_reference"] is not None:

@@ -188,7 +188,7 @@ def latent_attention() -> Figure:
         "unpacked: two products for each key": (
             ("cache\n576 per token", GREEN, 2.0),
             ("W_UK, W_UV\nfor each key", ORANGE, 2.0),
-            ("128 keys, 128 values\n320 numbers each", GREY, 2.7),
+            ("128 keys of 192,\n128 values of 128", GREY, 2.7),
             ("attention\nof each head", BLUE, 2.0),
             ("o", PURPLE, 0.8),
         ),

@@ -287,7 +287,7 @@ def test_what_a_gpu_said_is_kept_and_shown():
     versions = {"torch": "2.11.0+cu130", "cuda": "13.0", "cupy": "14", "python": "3.12"}
     kept = Measurement("exercises", "NVIDIA H200", "580", versions, "2026-11-22", "grade", rows)
     page = markdown([(example("solution"), result())], seed=0, device="cpu", command="grade", on_gpu=kept)
-    assert "NVIDIA H200, 2026-11-22" in page and "2 of 2 were as expected, 1 of 1 solutions" in page
+    assert "NVIDIA H200, 2026-11-22" in page and "2 of 2 submissions for 1 of the exercises were" in page
     assert f"`{ID}` took 0.74 times" in page
 
 

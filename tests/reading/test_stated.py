@@ -81,7 +81,7 @@ def test_the_way_to_the_end_of_chapter_01_is_counted():
         assert abs(int(rows[step]) - counted) <= minutes.STEP, (step, counted)
     together = re.search(r"\*\*together\*\* \| \*\*(\d+)\*\* \| \*\*(\d+)\*\*", text)
     assert int(together[2]) == sum(int(cell) for cell in rows.values() if cell)
-    assert "four and a half hours" in text and 210 <= int(together[1]) + int(together[2]) <= 270
+    assert "plan four hours" in text and 210 <= int(together[1]) + int(together[2]) <= 240
     assert f"{minutes.WORDS_PER_MINUTE} words of text a minute" in text
     assert f"{minutes.SECONDS_PER_LINE} s a line of code" in text
     assert f"{minutes.MINUTES_PER_QUESTION} minutes to work it out" in text

@@ -145,7 +145,9 @@ def consumers_of_a_block(draw: Random) -> TradeOff:
                 "two consumers, three buffers",
                 2,
                 3,
-                "With a third buffer the producer runs further ahead; the block reads no less.",
+                "With a third buffer the producer runs further ahead; the block reads no less."
+                if three
+                else "It does not fit, and would read no less.",
             ),
             option(
                 "three consumers, two buffers",
