@@ -112,6 +112,22 @@ def runs_later(node: ast.AST) -> range | None:
     return range(node.lineno, node.end_lineno + 1) if is_function or is_for_types else None
 
 
+def unused_private_names(text: str) -> list[str]:
+    """Private constants, functions and classes of a module that nothing in it uses."""
+    made = set()
+    for node in ast.parse(text).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        made |= {target.id for target in targets if isinstance(target, ast.Name)} | {getattr(node, "name", "")}
+    private = [name for name in made if re.fullmatch(r"_[A-Za-z]\w*", name)]
+    return sorted(name for name in private if len(re.findall(rf"\b{name}\b", text)) == 1)
+
+
+def test_every_private_name_is_used_in_its_module():
+    found = {str(path): unused_private_names(path.read_text(encoding="utf-8")) for path in modules(ROOT).values()}
+    assert not any(found.values()), {path: names for path, names in found.items() if names}
+    assert unused_private_names("_A = 1\n_B: int = 2\n\ndef _c(): return _A\n") == ["_B", "_c"]
+
+
 def test_an_operator_is_imported_without_matplotlib():
     """Whoever calls an operator does not wait for it, nor for another room below the pictures."""
     found = imported_with(list(ROOMS)[: list(ROOMS).index("plots")])
