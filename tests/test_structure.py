@@ -68,6 +68,14 @@ def test_siblings_share_by_the_modules_made_for_it():
     assert not (wrong := wrong_siblings(arrows_here())), "\n".join(wrong)
 
 
+def test_a_chapter_imports_no_other_chapter():
+    """What several chapters call lies beside their folders."""
+    folders = {name for name, path in modules(ROOT).items() if path.parent.parent.name == "chapters"}
+    folder_of = {name: ".".join(name.split(".")[:2]) for name in folders}
+    found = [a for a in arrows_here() if {a.source, a.target} <= folders]
+    assert found and not [str(a) for a in found if folder_of[a.source] != folder_of[a.target]]
+
+
 def test_every_allowed_arrow_is_used():
     """A permission that nobody needs would let the next wrong import through."""
     used = {(room(arrow.source), room(arrow.target)) for arrow in arrows_here()}
