@@ -68,6 +68,14 @@ def test_siblings_share_by_the_modules_made_for_it():
     assert not (wrong := wrong_siblings(arrows_here())), "\n".join(wrong)
 
 
+def test_a_chapter_imports_no_other_chapter():
+    """What several chapters call lies beside their folders."""
+    folders = {name for name, path in modules(ROOT).items() if path.parent.parent.name == "chapters"}
+    folder_of = {name: ".".join(name.split(".")[:2]) for name in folders}
+    found = [a for a in arrows_here() if {a.source, a.target} <= folders]
+    assert found and not [str(a) for a in found if folder_of[a.source] != folder_of[a.target]]
+
+
 def test_every_allowed_arrow_is_used():
     """A permission that nobody needs would let the next wrong import through."""
     used = {(room(arrow.source), room(arrow.target)) for arrow in arrows_here()}
@@ -110,6 +118,22 @@ def runs_later(node: ast.AST) -> range | None:
     is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     is_for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     return range(node.lineno, node.end_lineno + 1) if is_function or is_for_types else None
+
+
+def unused_private_names(text: str) -> list[str]:
+    """Private constants, functions and classes of a module that nothing in it uses."""
+    made = set()
+    for node in ast.parse(text).body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        made |= {target.id for target in targets if isinstance(target, ast.Name)} | {getattr(node, "name", "")}
+    private = [name for name in made if re.fullmatch(r"_[A-Za-z]\w*", name)]
+    return sorted(name for name in private if len(re.findall(rf"\b{name}\b", text)) == 1)
+
+
+def test_every_private_name_is_used_in_its_module():
+    found = {str(path): unused_private_names(path.read_text(encoding="utf-8")) for path in modules(ROOT).values()}
+    assert not any(found.values()), {path: names for path, names in found.items() if names}
+    assert unused_private_names("_A = 1\n_B: int = 2\n\ndef _c(): return _A\n") == ["_B", "_c"]
 
 
 def test_an_operator_is_imported_without_matplotlib():

@@ -30,7 +30,7 @@ from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbformat.notebooknode import NotebookNode
 from nbgrader import preprocessors as nb
-from nbgrader.api import Comment, Grade, Gradebook, SubmittedNotebook
+from nbgrader.api import Comment, Grade, Gradebook, MissingEntry, SubmittedNotebook
 from nbgrader.apps import api as nbgrader_api
 from nbgrader.apps import autogradeapp, generateassignmentapp, generatefeedbackapp
 from nbgrader.apps.baseapp import NbGrader
@@ -177,6 +177,20 @@ def _fit_gradebook(coursedir: CourseDirectory, classroom: ClassFolder, chapter: 
             gradebook.remove_notebook(name, chapter)
         for name in names - complete:
             gradebook.add_notebook(name, chapter)
+
+
+def _take_back(coursedir: CourseDirectory, classroom: ClassFolder, chapter: str) -> None:
+    """Removes a chapter of which nothing is assigned any more: what was released, its pages, and its rows in nbgrader's
+    tables. Hand-ins and stored grades stay, and points given in formgrader move to by_hand.csv.
+    """
+    append(classroom.path, [one for one in in_formgrader(classroom.path) if one.exercise.split("/")[0] == chapter])
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook, contextlib.suppress(MissingEntry):
+        gradebook.remove_assignment(chapter)
+    places = ("source", "release", *(f"{name}/*" for name in (CHECKED, "autograded", "feedback")))
+    for path in [path for place in places for path in classroom.path.glob(f"{place}/{chapter}")]:
+        if not path.parent.is_symlink():  # source/, as the course before 1.0 made it
+            shutil.rmtree(path)
+    print(f"{classroom.path / 'release' / chapter}: removed, it is not assigned any more")
 
 
 class CourseCollect(ExchangeCollect):
@@ -506,10 +520,16 @@ def _wanted(asked: Sequence[str] | None, there_are: list[str]) -> list[str]:
 
 
 def release(folder: Path, asked: Sequence[str] | None = None) -> int:
-    """Make or renew the class folder, and release chapters (None: all that are assigned). Returns the exit status."""
+    """Make or renew the class folder, and release chapters. None: all that are assigned, and the others are taken back.
+    Returns the exit status.
+    """
     app = _open(folder)
     classroom = read_class(folder)
-    wanted = _wanted(asked, [one for one in chapters() if any(map(has_source, classroom.assigned(one)))])
+    assigned = [one for one in chapters() if any(map(has_source, classroom.assigned(one)))]
+    wanted = _wanted(asked, assigned)
+    for chapter in () if asked else chapters():
+        if chapter not in assigned and (folder / "release" / chapter).exists():
+            _take_back(app.coursedir, classroom, chapter)
     _register(app.coursedir, classroom, classroom.students, wanted)
     for chapter in wanted:
         app.coursedir.assignment_id = chapter

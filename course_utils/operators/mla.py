@@ -30,7 +30,7 @@ from course_utils.operators.prepare import (
     padded,
     positive_factor,
 )
-from course_utils.operators.tensor_core import BF16, kernel, module, takes_wgmma
+from course_utils.operators.tensor_core import BF16, defines, kernel, module, takes_wgmma
 
 FOLDER = "05_deepseek_sparse"
 # Columns of a latent row and of a value in DeepSeek-V2 to V3.2: 576 and 512.
@@ -48,8 +48,8 @@ class LatentTile(NamedTuple):
 
     @property
     def options(self) -> tuple[str, ...]:
-        columns = f"-DD_QK={self.key_dim}", f"-DD_V={self.value_dim}"
-        return *columns, f"-DB_R={self.block_rows}", f"-DB_C={self.block_cols}", f"-DWARPS={self.warps}"
+        sizes = {"B_R": self.block_rows, "B_C": self.block_cols, "WARPS": self.warps}
+        return defines(D_QK=self.key_dim, D_V=self.value_dim, **sizes)
 
     @property
     def threads(self) -> int:
@@ -228,8 +228,7 @@ def mla_reprojected(
     value_dim, latent_dim = w_uv.shape[1:]
     sizes = {"D_NOPE": nope_dim, "D_ROPE": q_rope.shape[2], "D_C": latent_dim, "D_V": value_dim, "THREADS": 128}
     out = q_nope.new_empty(queries, heads, value_dim)
-    options = tuple(f"-D{name}={size}" for name, size in sizes.items())
-    compiled(f"{FOLDER}/mla_reprojected.cu", options).get_function("mla_reprojected")(
+    compiled(f"{FOLDER}/mla_reprojected.cu", defines(**sizes)).get_function("mla_reprojected")(
         (heads, queries),
         (sizes["THREADS"],),
         (q_nope, q_rope, c, k_rope, w_uk, w_uv, out, *map(np.int32, (queries, c.shape[0], heads)), np.float32(scale)),

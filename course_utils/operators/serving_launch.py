@@ -16,7 +16,7 @@ from course_utils.cuda import LAID_OUT, PASSED, RawModule, ReadyLaunch, compiled
 from course_utils.operators.attention import int_scalars
 from course_utils.operators.prepare import MAX_GRID
 from course_utils.operators.serving_choice import TILES, Call, Cut, decode_tile, places, plan
-from course_utils.operators.tensor_core import BF16, FORWARD_TENSORS, module
+from course_utils.operators.tensor_core import BF16, FORWARD_TENSORS, defines, module
 
 FOLDER = "06_serving"
 MERGE_BLOCK = (32, 4)
@@ -149,9 +149,8 @@ def ready_append(
 
 
 def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:
-    bits = tuple(f"-D{name}={8 * dtype.itemsize}" for name, dtype in (("PART_BITS", parts), ("O_BITS", out)))
-    bf16 = f"-DBF16={BF16.get(out, 0)}"
-    return compiled(f"{FOLDER}/merge.cu", (bf16, *bits))
+    options = defines(BF16=BF16.get(out, 0), PART_BITS=8 * parts.itemsize, O_BITS=8 * out.itemsize)
+    return compiled(f"{FOLDER}/merge.cu", options)
 
 
 def _writing_module(file: str, options: tuple[str, ...], key_bytes: int, dtype: torch.dtype) -> RawModule:

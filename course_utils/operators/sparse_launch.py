@@ -39,6 +39,7 @@ from course_utils.patterns import BlockLists, Pattern, Ranges, RowRanges
 
 FOLDER = "04_sparse_patterns"
 CSR_WARPS = 4
+CSR_OPTIONS = {head_dim: defines(D=head_dim, WARPS=CSR_WARPS) for head_dim in HEAD_DIMS}  # of csr_gather.cu
 MERGED_ROWS = 4  # rows per block of merge_parts
 
 
@@ -257,9 +258,8 @@ class CsrMask(NamedTuple):
 
     def forward(self, call: Call) -> Forward:
         batch, heads, query_length, head_dim = call.query_shape
-        options = f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}"
         return ReadyLaunch(
-            kernel(f"{FOLDER}/csr_gather.cu", options, call.dtype, "csr_gather"),
+            kernel(f"{FOLDER}/csr_gather.cu", CSR_OPTIONS[head_dim], call.dtype, "csr_gather"),
             (ceil_div(query_length, CSR_WARPS), heads, batch),
             (32 * CSR_WARPS,),
             (*FORWARD_TENSORS, self.indptr, self.indices, *call.scalars),
@@ -330,7 +330,7 @@ def by_columns(
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operators launch for tensors of this dtype and device, to be compiled ahead of time."""
-    options = [("csr_gather", (f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}")) for head_dim in HEAD_DIMS]
+    options = [("csr_gather", of_file) for of_file in CSR_OPTIONS.values()]
     options += [
         ("range", (*fitting(tiles, device).options, f"-DDILATED={dilated}"))
         for tiles in RANGE_TILES.values()

@@ -116,11 +116,6 @@ def host_functions(code: str, options: Sequence[str] = ()) -> list[Declaration]:
     return [found for found, conditional in _functions_of_the_host(code) if not conditional]
 
 
-def is_program(code: str) -> bool:
-    """Whether there is host code around the kernels, also under an `#if`."""
-    return bool(_functions_of_the_host(code))
-
-
 @functools.lru_cache(maxsize=64)
 def _functions_of_the_host(code: str) -> tuple[tuple[Declaration, bool], ...]:
     if not re.search(r"\bmain\s*\(|<<<|\bcuda[A-Z]", code):

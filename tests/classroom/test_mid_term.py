@@ -146,6 +146,29 @@ def test_only_what_is_assigned_is_released_and_in_the_gradebook(tmp_path: Path, 
             gradebook.find_assignment("03_flash_attention_v2")
 
 
+def test_a_chapter_that_is_not_assigned_any_more_is_taken_back(tmp_path: Path, graded: Graded) -> None:
+    folder = make(tmp_path / "class", "a")
+    assign(folder, "mini_flash", NAME)
+    nbgrader_course.release(folder)
+    hand_in(folder, "a", "wrong")
+    graded(folder)
+    nbgrader_course.feedback(folder)
+    change_in_formgrader(folder, "a", 4.0)
+    assign(folder, "mini_flash")
+    assert nbgrader_course.release(folder, [SHARED]) == 0
+    assert (folder / "release" / CHAPTER).exists(), "only what was asked for"
+    assert nbgrader_course.release(folder) == 0
+    assert {path.name for path in (folder / "release").iterdir()} == {SHARED} and pages(folder) == {}
+    with Gradebook(f"sqlite:///{folder}/gradebook.db") as gradebook:
+        assert [one.name for one in gradebook.assignments] == [SHARED]
+    assign(folder, "mini_flash", NAME)
+    assert nbgrader_course.release(folder) == 0
+    graded(folder)
+    assert nbgrader_course.feedback(folder) == 0
+    assert pages(folder)[f"a/{NAME}"] == "4 of 17 points"
+    assert table(folder, "grades_by_student.csv")["a"][EXERCISE] == "4"
+
+
 # ---- points by hand
 
 

@@ -75,6 +75,21 @@ def test_a_change_of_it_is_a_change_of_its_grader_alone(own_exercise: str) -> No
     assert grader_version(own_exercise) != before[0] and grader_version(EXERCISE_IDS[0]) == before[1]
 
 
+def test_a_change_of_it_counts_in_a_process_that_runs_on(own_exercise: str) -> None:
+    """Such as a Dask worker, which says that it has the new version."""
+    path, points = catalog.own_folder() / f"{own_exercise}.py", exercise(own_exercise).points
+    path.write_text(path.read_text().replace('Part("whole", 3', 'Part("whole", 4'))
+    assert exercise(own_exercise).points == points + 1
+
+
+def test_an_update_of_the_course_meets_neither_a_class_nor_its_own_exercises() -> None:
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert {"/own_exercises/", "/classroom/"} <= set(ignored)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COURSE_OWN_EXERCISES", raising=False)
+        assert catalog.own_folder() == ROOT / "own_exercises"
+
+
 def test_a_learner_grades_it_from_its_folder(own_exercise: str, tmp_path: Path) -> None:
     (tmp_path / "scale_rows (1).cu").write_text(KERNEL)
     assert read_submission(tmp_path, own_exercise).notes == ("scale_rows (1).cu was taken as scale_rows.cu",)

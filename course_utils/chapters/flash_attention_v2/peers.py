@@ -8,12 +8,12 @@ import math
 import matplotlib.pyplot as plt
 
 from course_utils import costs, measured, plots, show
+from course_utils.chapters.ceilings import BY_CUBLAS, BY_MMA, ON_CUDA_CORES, ceilings, peak
 from course_utils.chapters.flash_attention_v2.steps import (
     CHAPTER,
     LENGTH,
     PEERS,
     blocks_that_fit,
-    ceilings,
     clocks_per_s,
     worth,
 )
@@ -35,8 +35,6 @@ from course_utils.measured.flash_attention_v2 import (
 from course_utils.nvidia import bottlenecks
 
 BY_LENGTH = (OURS, *PEERS, "torch memory-efficient")
-ON_CUDA_CORES, BY_MMA = "fp32 multiply-add, CUDA cores", "fp16 mma.sync alone, tensor cores"
-BY_CUBLAS = "fp16 matrix product, tensor cores"  # torch's, on a Hopper by wgmma
 
 
 @functools.cache  # asked for each figure
@@ -66,11 +64,6 @@ def summary() -> None:
             print(f"{row['pass']:8}, {len(found)} shapes, beside {peer}: {times}")
         noise = f"{row['flash_to_itself_lowest']:.2f} to {row['flash_to_itself_highest']:.2f}"
         print(f"{row['pass']:8}, FLASH beside itself: {noise}")
-
-
-def peak(name: str) -> float:
-    """TFLOP/s of one of the ceilings that chapter 00 measured."""
-    return ceilings()[name]["tflop_per_s"]
 
 
 def minimal_speed() -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import matplotlib.pyplot as plt
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from course_utils import checks, measured, plots, reference, show
 from course_utils.chapters import broken_kernels
+from course_utils.chapters.ceilings import BY_MMA, ceilings, peak
 from course_utils.chapters.tensors import is_right, normal
 from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
 from course_utils.cuda import read_kernel
@@ -169,11 +170,6 @@ def tiles_loaded(number: str, length: int = 512) -> int:
 # ---- step 7 and what a step costs
 
 
-def ceilings() -> Mapping[str, Mapping[str, object]]:
-    """The ceilings of the GPU that chapter 00 measured, by name."""
-    return {row["name"]: row for row in measured.load("00_start_here").rows}
-
-
 def clocks_per_s() -> float:
     """Clocks per second of all multiprocessors together, at the highest clock rate."""
     chip = ceilings()
@@ -190,8 +186,7 @@ def show_roofs() -> None:
     """Prints the roof of shared memory for 16, 32 and 64 queries per warp, and the roof of the tensor cores."""
     for queries in (16, 32, 64):
         print(f"{queries} queries per warp: at most {shared_memory_roof(queries):5.0f} TFLOP/s at the highest clock")
-    peak = ceilings()["fp16 mma.sync alone, tensor cores"]["tflop_per_s"]
-    print(f"the tensor cores by mma.sync: {peak:.0f} TFLOP/s, measured in chapter 00")
+    print(f"the tensor cores by mma.sync: {peak(BY_MMA):.0f} TFLOP/s, measured in chapter 00")
 
 
 def tiles_compared() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import matplotlib.pyplot as plt
 
 from course_utils import measured, plots, show
-from course_utils.chapters.flash_attention_v2.peers import BY_MMA, peak
+from course_utils.chapters.ceilings import BY_MMA, peak
 from course_utils.chapters.hopper.steps import CHAPTER, LENGTH
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.measured import Measurement

@@ -27,17 +27,6 @@ LONGEST = 200  # keys of a case in which mistakes are simulated
 RATIO = 1.0  # of forward_plain's time, for the bonus
 
 _TILES = "02 FlashAttention, minimal, section 3, 'The tiled algorithm'"
-_NUMBERS = "02 FlashAttention, minimal, section 2, 'Two numbers'"
-_OUTPUT = "02 FlashAttention, minimal, section 2, 'The output comes along'"
-_PIECES = "02 FlashAttention, minimal, section 2, 'A list, split in two'"
-_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
-_KERNEL = "02 FlashAttention, minimal, section 4, 'The plain kernel, read aloud'"
-_REGISTERS = "02 FlashAttention, minimal, section 9, 'From plain to fast: register tiles'"
-_LSE = "02 FlashAttention, backward, section 14, 'What must be kept'"
-_SCALE = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
-_OVERFLOW = "01 Attention basics, section 6, 'Softmax without overflow'"
-_CAUSAL = "01 Attention basics, section 10, 'The causal mask, and a model without it'"
-_CROSS = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
 
 PARTS = (
     Part("rows", 3, "O where the largest score is in the first tile"),

@@ -30,9 +30,6 @@ WARPS = THREADS // WARP
 
 _PIECES = "02 FlashAttention, minimal, section 2, 'A list, split in two'"
 _NUMBERS = "02 FlashAttention, minimal, section 2, 'Two numbers'"
-_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
-_OVERFLOW = "01 Attention basics, section 6, 'Softmax without overflow'"
-_LSE = "02 FlashAttention, backward, section 14, 'What must be kept'"
 
 PARTS = (
     Part("thread", 1, "P where one thread has all that counts, its largest score first"),
