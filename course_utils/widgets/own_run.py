@@ -62,15 +62,20 @@ if anywidget is not None:
         played = traitlets.Int(0).tag(sync=True)
 
         def __init__(self, find: Callable[[], Replay | None], **traits: object) -> None:
-            """find: records the run; None where the kernel cannot be launched."""
+            """find: records the run; None where the kernel cannot be launched, ValueError where a recording cannot hold
+            the run."""
             super().__init__(**traits)
             self._find = find
             self.observe(self._play, "played")
 
         def _play(self, _: object) -> None:
             with self.at_work("Recording your kernel: this takes a few seconds.", "Your kernel was not recorded"):
-                found = self._find()
                 self.play_below(None)
+                try:
+                    found = self._find()
+                except ValueError as error:  # as `record` says it
+                    self.status = f"Nothing to play, since the run is too long: {error}"
+                    return
                 if found is None:
                     self.status = "Your kernel cannot be launched here: the verdict says why."
                     return

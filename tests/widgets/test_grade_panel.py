@@ -136,8 +136,19 @@ def test_a_wrong_kernel_is_played_below_the_panel(folder, grades, jupyter, leave
     given.append(Replay("Values", "a case", crashed))
     shown.set_state({"played": 3})
     assert shown.status.endswith("of twice() had not touched memory when the launch failed: out ends before that")
-    monkeypatch.setattr(grade_panel, "replay", lambda *them: 1 / 0)
+    given.append(Replay("Values", "a case", whole))
     shown.set_state({"played": 4})
+    assert len(shown.below.outputs) == 1
+
+    def too_long(*_):
+        raise ValueError("the recording is longer than 4 accesses: does a loop in line 3 end?")
+
+    monkeypatch.setattr(grade_panel, "replay", too_long)
+    shown.set_state({"played": 5})
+    assert shown.status.startswith("Nothing to play, since the run is too long: the recording is longer than 4 ")
+    assert shown.below.outputs == (), "the player of an earlier kernel stays"
+    monkeypatch.setattr(grade_panel, "replay", lambda *them: 1 / 0)
+    shown.set_state({"played": 6})
     assert shown.status.startswith("Your kernel was not recorded: ZeroDivisionError") and not shown.busy
     shown.set_state({"asked": 1})
     assert shown.can_play and shown.below.outputs == ()

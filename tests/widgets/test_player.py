@@ -310,6 +310,32 @@ def test_a_write_over_what_another_warp_may_still_read_is_a_hazard_too(open_widg
     assert "hazard: no barrier between" in page.locator(".ak-player-memory .ak-legend").inner_text()
 
 
+# The colour in the middle of a cell of a picture of 2 rows of 32, and how much of the cell has any.
+CELL = """(canvas, [row, column]) => {
+    const scale = canvas.width / parseFloat(canvas.style.width);
+    const [wide, high] = [(canvas.width / scale - 58) / 32, (canvas.height / scale - 18) / 2]; // GRID of memory.js
+    const box = [40 + (column + 0.25) * wide, 16 + (row + 0.25) * high, wide / 2, high / 2].map((at) => at * scale);
+    const { data, width, height } = canvas.getContext("2d").getImageData(...box);
+    const middle = 4 * (width * Math.floor(height / 2) + Math.floor(width / 2));
+    const filled = data.filter((_, at) => at % 4 === 3 && data[at] > 0).length;
+    return [[...data.slice(middle, middle + 3)], filled];
+}"""
+
+
+@pytest.mark.browser
+def test_a_nan_has_a_colour_and_what_lies_behind_the_array_is_blank(open_widget):
+    out = torch.full((40,), torch.nan)
+    code = 'extern "C" __global__ void ones(float* out) { if (threadIdx.x < 40) out[threadIdx.x] = 1; }'
+    page = open_widget(play(lambda: RawModule(code=code).get_function("ones")((1,), (64,), (out,))))
+    cell = lambda row, column: page.locator(".ak-grid").evaluate(CELL, [row, column])  # noqa: E731
+    assert cell(1, 7)[0] == [0x8A] * 3
+    assert cell(1, 8)[1] == cell(1, 31)[1] == 0
+    legend = page.locator(".ak-player-memory .ak-legend")
+    assert "NaN" in legend.inner_text()
+    page.locator(".ak-player-memory select", has_text="last writer").select_option("writer")
+    assert "NaN" not in legend.inner_text()
+
+
 # What a lane does in shared memory, with and without the line that orders it; and what is said of it without.
 ORDERED = {
     "a write over what another lane of the warp read": (

@@ -20,7 +20,7 @@ const START = {
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
-const TALL = { wide: 340, phone: 260, short: 225, shortPhone: 200 }; // pixels of the picture of memory, at most
+const TALL = { wide: 340, phone: 260, short: 225, shortPhone: 168 }; // pixels of the picture of memory, at most
 
 // What the address of a page says of a player, texts of which any may be missing or wrong: step, warp, chosen cell
 // ("array+offset"), lane, colouring, "32" banks a row, and the array that does not follow the step. view: as the player

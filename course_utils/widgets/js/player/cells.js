@@ -13,6 +13,8 @@ const hexed = (colour) => packed([1, 3, 5].map((at) => parseInt(colour.slice(at,
 const PALETTE = Uint32Array.from({ length: 256 }, (_, n) => packed(colourAt(n / 255)));
 const OF_BANK = Uint32Array.from({ length: BANKS }, (_, bank) => packed(colourAt(bank / BANKS, TWILIGHT)));
 const OF_WARP = WARPS.map(hexed);
+const NAN = "#8a8a8a"; // in no ramp, and not hatched: it is known
+const OF_NAN = hexed(NAN);
 const [OF_ENGINE, OF_AGE] = [hexed("#777777"), Uint32Array.from({ length: OLDEST + 1 }, (_, age) => packed(colourAt(1 - age / OLDEST)))];
 
 // How elements look: colour(offset), 0 where there is nothing to show, and the text(offset) in a cell with room for it.
@@ -51,7 +53,7 @@ function lookOf(rec, view, { array, type, size }, [low, high]) {
         const step = bytesAt(rec, number, offset, size, view.step, SCRATCH_BYTES);
         if (step === UNKNOWN || (isShared && step === AT_LAUNCH)) return 0;
         const value = read();
-        if (Number.isNaN(value)) return 0;
+        if (Number.isNaN(value)) return OF_NAN;
         return PALETTE[Math.min(Math.max(Math.round(scale ? (value - low) * scale : 127), 0), 255)];
       },
       text(offset) {

@@ -108,7 +108,7 @@ function memoryPanel(rec, act, isShort = false) {
     drawn = { matrix, seen, touched };
     const size = [GRID.gutter + seen.columns * seen.wide + GRID.gap + GRID.strip, GRID.top + seen.rows * seen.high + 2];
     const ctx = prepare(canvas, ...size);
-    drawFill(ctx, theme, view, matrix, seen, spread);
+    const hasNaN = drawFill(ctx, theme, view, matrix, seen, spread);
     drawAxes(ctx, theme, matrix, seen);
     const flying = drawFlights(ctx, theme, view, matrix, seen);
     drawTouched(ctx, theme, view, matrix, seen, touched);
@@ -126,7 +126,7 @@ function memoryPanel(rec, act, isShort = false) {
       button.classList.toggle("ak-touched", here === rec.steps.array[view.step]);
     }
     const hasRoom = windowOf(matrix, room, tall, false, corner).wide >= GRID.readable; // for figures, without being asked
-    say(view, matrix, seen, spread, touched, flying, hasRoom);
+    say(view, matrix, seen, spread, touched, { flying, hasNaN }, hasRoom);
   }
 
   // What the lanes of this step, and of the other party of a finding, touch in the array shown.
@@ -150,16 +150,21 @@ function memoryPanel(rec, act, isShort = false) {
     return { row: Math.floor(index / matrix.columns), column: index % matrix.columns };
   };
 
+  // Returns whether a NaN is seen.
   function drawFill(ctx, theme, view, matrix, seen, spread) {
     const image = new ImageData(seen.columns, seen.rows);
     const pixels = new Uint32Array(image.data.buffer);
     const look = lookOf(rec, view, matrix, spread);
     const least = view.colour === "value" ? GRID.readable - 4 : 14; // else a few short numbers would stand alone
     const texts = [];
+    const beyond = []; // places before and behind the array
     for (let row = 0; row < seen.rows; row++) {
       for (let column = 0; column < seen.columns; column++) {
         const index = (seen.top + row) * matrix.columns + seen.left + column - matrix.lead;
-        if (index < 0 || index >= matrix.total) continue;
+        if (index < 0 || index >= matrix.total) {
+          beyond.push([row, column]);
+          continue;
+        }
         const colour = look.colour(index * matrix.size);
         pixels[row * seen.columns + column] = colour;
         if (seen.wide >= least) texts.push([row, column, colour, look.text(index * matrix.size)]);
@@ -179,6 +184,7 @@ function memoryPanel(rec, act, isShort = false) {
       for (let column = 1; column < seen.columns; column++) ctx.fillRect(x + column * seen.wide - 0.5, y, 1, h);
       for (let row = 1; row < seen.rows; row++) ctx.fillRect(x, y + row * seen.high - 0.5, w, 1);
     }
+    for (const [row, column] of beyond) ctx.clearRect(x + column * seen.wide, y + row * seen.high, seen.wide, seen.high);
     ctx.font = `11px ${theme.font}`;
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
@@ -187,6 +193,7 @@ function memoryPanel(rec, act, isShort = false) {
       if (6.2 * text.length < seen.wide) ctx.fillText(text, x + (column + 0.5) * seen.wide, y + (row + 0.5) * seen.high + 0.5);
     }
     frame(ctx, theme, x, y, w, h);
+    return pixels.includes(OF_NAN);
   }
 
   function drawAxes(ctx, theme, matrix, seen) {
@@ -300,14 +307,14 @@ function memoryPanel(rec, act, isShort = false) {
     ctx.restore();
   }
 
-  function say(view, matrix, seen, spread, touched, flying, hasRoom) {
+  function say(view, matrix, seen, spread, touched, { flying, hasNaN }, hasRoom) {
     const { array, type } = matrix;
     const shape = array.dtype === "bytes" ? plural(wholeBytes(array), "byte") : array.shape.length ? `[${array.shape.join(", ")}]` : "";
     const first = array.shape.length > 2 && array.dtype !== "bytes" ? elementName(array, seen.top * matrix.columns * matrix.size) : "";
     const form = `${array.dtype === "bytes" ? `read as ${type}` : type} ${shape}`.trimEnd();
     what.textContent = isShort ? `${array.space}, ${form}${first ? `, seen from ${first}` : ""}`
       : `${array.space} memory, ${form}.${first ? ` Seen: from ${first} on.` : ""}`;
-    const marks = [];
+    const marks = hasNaN ? [[swatch(NAN), "NaN"]] : [];
     if (touched.some(({ writes, other }) => !writes && !other)) marks.push([outlined(COLOURS.Q), "read now"]);
     if (touched.some(({ writes, other }) => writes && !other)) marks.push([outlined(COLOURS.pick, "ak-corner"), "written now"]);
     if (touched.some(({ hazard }) => hazard)) marks.push([outlined("var(--ak-alarm)", "ak-dashed"), "hazard: no barrier between"]);
