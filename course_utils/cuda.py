@@ -41,6 +41,7 @@ from course_utils.toolchain.source import (
     KernelSource,
     Parameter,
     find_kernels,
+    include_folders,
     included_files,
     macro_kernels,
     read_kernel,
@@ -121,8 +122,7 @@ class RawModule:
         return self._found[name]
 
     def _find(self, name: str) -> Kernel:
-        base = re.match(r"\s*([\w:]*)", name)
-        function = self._kernels.get(base[1].split("::")[-1])
+        function = self._kernels.get(_base(name))
         if (
             function is None
             or not function.bodies
@@ -130,11 +130,13 @@ class RawModule:
             or (not function.template and "<" in name)
         ):
             there_are = [k.name for k in self._kernels.values() if k.bodies and not k.template]
-            there_are += self.name_expressions
+            there_are += [name for name in self.name_expressions if _base(name) in self._kernels]
             templates = [k.name for k in self._kernels.values() if k.template and not self.name_expressions]
             hint = f"; templates that need name_expressions: {', '.join(templates)}" if templates else ""
             if macros := macro_kernels(self.code):
                 hint += f"; a kernel that a macro writes ({', '.join(macros)}) is not found: write it out"
+            if header := self._header_of(_base(name)):
+                hint += f"; {_base(name)} is in {header.name}, which it includes: make the module of that file"
             raise LookupError(f"{self.name} has no kernel {name!r}; it has: {', '.join(there_are) or 'none'}{hint}")
         if function.other_line is not None:
             raise LookupError(
@@ -142,6 +144,12 @@ class RawModule:
                 "different parameters; arguments are checked before the preprocessor runs: give them two names"
             )
         return Kernel(self, name, function)
+
+    def _header_of(self, kernel: str) -> Path | None:
+        """The included file that has a kernel of this name."""
+        folders = [self.code.path.parent] if isinstance(self.code, KernelSource) else []
+        headers = included_files(self.code, [*folders, *include_folders(self.options)])
+        return next((path for path, text in headers.items() if kernel in find_kernels(text)), None)
 
     def compile(self, device: str | torch.device = "cpu") -> None:
         """Compiles for a device now instead of at the first launch. Raises CompileError."""
@@ -439,8 +447,8 @@ class ReadyLaunch:
 
     args: as `Kernel.__call__` takes them, with `PASSED` in the place of each tensor of a call. `LAID_OUT` stands for a
     tensor that the caller allocates or lays out alike for every call: later launches look at its address only. A
-    `PassedMap` stands for such a tensor that the kernel takes as a tensor map. grid, block, shared_mem and errors: as
-    for `Kernel.__call__`; errors of the size are raised at once.
+    `PassedMap` stands for a tensor of a call that the kernel takes as a tensor map. grid, block, shared_mem and errors:
+    as for `Kernel.__call__`; errors of the size are raised at once.
 
     dependent: on a GPU that can (sm_90 on), the kernel begins while the one before it in the stream still ends, once
     all blocks of that one have said so, or have ended. Every thread must wait before it reads what that one writes, and
@@ -464,7 +472,7 @@ class ReadyLaunch:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
         self._dependent = dependent
         self._maps = {place: argument for place, argument in enumerate(args) if isinstance(argument, PassedMap)}
-        self._laid_out = [place for place, argument in enumerate(args) if argument is LAID_OUT]
+        self._laid_out = [n for n, a in enumerate(args) if a is LAID_OUT or (n in self._maps and a.laid_out)]
         self._passed = [n for n, a in enumerate(args) if a is PASSED or n in self._laid_out or n in self._maps]
         self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
         self._streams: set[int] = set()  # on which the tensors are recorded
@@ -518,6 +526,11 @@ class ReadyLaunch:
 # ---- helpers
 
 Size = tuple[tuple[int, int, int], tuple[int, int, int], int]  # grid, block, bytes of dynamic shared memory
+
+
+def _base(name: str) -> str:
+    """The kernel's own name in a name or name expression, such as many of `own::many<3>`."""
+    return re.match(r"\s*([\w:]*)", name)[1].split("::")[-1]
 
 
 def _size(grid: Sequence[int], block: Sequence[int], shared_mem: int) -> Size:

@@ -432,6 +432,15 @@ def test_a_missing_kernel_is_an_error_that_lists_those_there_are():
         module.get_function("saxy")
 
 
+def test_a_kernel_of_an_included_file_is_not_found_and_the_error_names_the_file(tmp_path):
+    (tmp_path / "kernels.cuh").write_text("template <int N> __global__ void many(float* x) { *x = N; }\n" + SAXPY)
+    including = '#include "kernels.cuh"\n'
+    module = RawModule(code=including, options=("-I", str(tmp_path)), name_expressions=("many<3>",))
+    for name, kernel in (("many<3>", "many"), ("saxpy", "saxpy")):
+        with pytest.raises(LookupError, match=rf"it has: none; {kernel} is in kernels\.cuh, which it includes: make"):
+            module.get_function(name)
+
+
 def test_a_kernel_that_a_macro_writes_is_not_found_and_the_error_says_so():
     code = "#define UNARY(NAME) __global__ void NAME##_kernel(float* x) {}\nUNARY(relu)\n"
     with pytest.raises(LookupError, match=r"it has: none; a kernel that a macro writes \(UNARY\) is not found"):

@@ -113,7 +113,7 @@ def tile_map(tensor: Tensor, rows: int, dilation: int = 1) -> TensorMap:
 
 def map_as(shape: torch.Size, rows: int, dilation: int = 1) -> PassedMap:
     """The place of a tensor in a launch that takes it as `tile_map` of a view of this shape."""
-    return PassedMap(lambda tensor: tile_map(tensor.view(shape), rows, dilation))
+    return PassedMap(lambda tensor: tile_map(tensor.view(shape), rows, dilation), laid_out=True)
 
 
 def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype) -> int:

@@ -25,7 +25,14 @@ from course_utils.toolchain import ptx_lines
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.serialized import refuse_serialized
-from course_utils.toolchain.source import INCLUDE, KernelSource, included_files, required_architecture, source_name
+from course_utils.toolchain.source import (
+    INCLUDE,
+    KernelSource,
+    include_folders,
+    included_files,
+    required_architecture,
+    source_name,
+)
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 """Compute capabilities, times ten, that every kernel compiles for unless its header says otherwise."""
@@ -183,7 +190,7 @@ def _request(code: str, arch: str, options: Sequence[str], name_expressions: Seq
         "--no-cache",  # with a driver, NVRTC keeps what it compiled, and then says nothing of its resources
         *options,
     )
-    headers = included_files(code, [*folders, *_include_folders(options)])
+    headers = included_files(code, [*folders, *include_folders(options)])
     return _Request(code, source_name(code), headers, folders, flags, tuple(name_expressions))
 
 
@@ -238,12 +245,6 @@ def _identity() -> str:
         return " ".join(importlib.metadata.version(package) for package in packages)
     except importlib.metadata.PackageNotFoundError:
         return version()
-
-
-def _include_folders(options: Sequence[str]) -> list[Path]:
-    """The folders that -I and --include-path= name, also as two words."""
-    words = " ".join(options)
-    return [Path(folder) for folder in re.findall(r"(?:^|\s)(?:-I\s?|--include-path[=\s])(\S+)", words)]
 
 
 def _compile(request: _Request, more: Sequence[str], failure: str) -> dict[str, Any]:

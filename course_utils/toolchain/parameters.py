@@ -151,7 +151,7 @@ class CheckedArguments:
     given: the places of the arguments that the next launch passes; None for all. The other arguments stay as they are.
     If `given` is set, the caller has already checked those tensors' storage, so it is not checked here. laid_out: the
     places among them whose dtype, device and layout are always the same. maps: by place, for arguments that the kernel
-    takes as tensor maps, whose tensors are laid out, too.
+    takes as tensor maps.
     """
 
     def __init__(
@@ -176,8 +176,7 @@ class CheckedArguments:
         reals = self._tensors and not any(dtype.is_complex for _, dtype in self._tensors)
         self._is_quick = bool(reals) and all(of in plain for of in self._types)
         self._fixed_tensors = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
-        unchecked = {*self._laid_out, *(n for n, _ in self._maps)}
-        self._checked_tensors = [(n, dtype) for n, dtype in self._tensors if n not in unchecked]
+        self._checked_tensors = [(n, dtype) for n, dtype in self._tensors if n not in self._laid_out]
         laid_out: list[object] = list(of_launch)
         for n, _ in self._maps:
             laid_out[n] = np.void(TENSOR_MAP_BYTES)

@@ -137,6 +137,12 @@ def included_files(code: str, search_path: Sequence[Path]) -> dict[Path, str]:
     return found
 
 
+def include_folders(options: Sequence[str]) -> list[Path]:
+    """The folders that -I and --include-path= name, also as two words."""
+    words = " ".join(options)
+    return [Path(folder) for folder in re.findall(r"(?:^|\s)(?:-I\s?|--include-path[=\s])(\S+)", words)]
+
+
 @functools.lru_cache(maxsize=256)  # of each header of each module that is made
 def _included_names(code: str) -> tuple[str, ...]:
     """What stands between the quotes or brackets of each `#include`."""

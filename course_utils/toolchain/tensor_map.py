@@ -136,13 +136,13 @@ class PassedMap:
     tensor map, which `make` makes.
 
     The tensors of all calls have one shape, dtype and device, so a map depends on the address alone, and what the
-    driver has encoded is cached by it.
+    driver has encoded is cached by it. laid_out: the caller has seen to that, and launches look at the address only.
     """
 
     MOST = 256  # addresses: torch's allocator gives the same few again and again
 
-    def __init__(self, make: Callable[[torch.Tensor], TensorMap]) -> None:
-        self.make = make
+    def __init__(self, make: Callable[[torch.Tensor], TensorMap], *, laid_out: bool = False) -> None:
+        self.make, self.laid_out = make, laid_out
         self._encoded: dict[int, bytes] = {}
 
     def encoded(self, tensor: torch.Tensor) -> bytes:

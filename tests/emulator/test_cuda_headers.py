@@ -65,3 +65,26 @@ def test_each_header_that_nvrtc_takes_alone_the_emulator_takes():
         and not _taken(header, lambda code: RawModule(code=code).compile())
     ]
     assert not missing
+
+
+INTEGERS = "sizeof(int8_t) + sizeof(uint32_t) + sizeof(int64_t) + sizeof(uintptr_t)"
+LIMITS = "INT_MAX / 2 + UINT_MAX % 2 + CHAR_BIT + (int)(LLONG_MAX >> 60)"
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ("cooperative_groups.h", f"{INTEGERS} + {LIMITS}"),
+        ("cuda/atomic", f"{INTEGERS} + {LIMITS}"),
+        ("cuda/barrier", f"{INTEGERS} + {LIMITS}"),
+        ("cuda_pipeline.h", "sizeof(uint16_t) + sizeof(uint32_t) + sizeof(uint64_t) + sizeof(uintptr_t)"),
+    ],
+)
+def test_what_nvidias_headers_bring_along_is_there(header, names):
+    """Strangers' kernels take these names without the headers that declare them."""
+    code = f'#include <{header}>\nextern "C" __global__ void k(int* out) {{ out[0] = {names}; }}'
+    out = torch.zeros(1, dtype=torch.int32)
+    RawModule(code=code).get_function("k")((1,), (1,), (out,))
+    compile_kernel(code, "sm_80")
+    sizes = 21 if header != "cuda_pipeline.h" else 22
+    assert out.item() == sizes + (2**30 - 1 + 1 + 8 + 7 if header != "cuda_pipeline.h" else 0)

@@ -1,6 +1,8 @@
 // Cooperative groups: the block, tiles of up to 32 threads, the lanes that are active together; what can be known of the grid
 // without a cooperative launch; and, for sm_90a, the cluster of blocks.
 #pragma once
+#include <cuda/std/climits>
+#include <cuda/std/cstdint>
 
 namespace cooperative_groups {
 

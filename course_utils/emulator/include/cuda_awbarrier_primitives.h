@@ -1,5 +1,6 @@
 // An mbarrier in shared memory, by functions.
 #pragma once
+#include <cuda/std/cstdint>
 
 typedef unsigned long long __mbarrier_t, __mbarrier_token_t;
 
