@@ -108,7 +108,7 @@ class RawModule:
             )
         self.code = code = code[1:] if code.startswith("\ufeff") else code  # what marks a file as UTF-8
         self.options = tuple(options)
-        self.name_expressions = tuple(name_expressions or ())
+        self.name_expressions = tuple(map(_named, name_expressions or ()))
         self.name = source_name(code)
         self._kernels = find_kernels(code)
         if message := about_program(code, self.options):
@@ -117,6 +117,7 @@ class RawModule:
 
     def get_function(self, name: str) -> Kernel:
         """The kernel of this name or name expression. Raises LookupError, which lists the kernels of the module."""
+        name = _named(name)
         if name not in self._found:
             self._found[name] = self._find(name)
         return self._found[name]
@@ -232,24 +233,34 @@ class RawModule:
         """CuPy's module, compiled. said: gets what NVRTC logs.
 
         CuPy finds a kernel with C++ linkage by its name only if that is among the name expressions. NVRTC refuses a
-        name that the preprocessor leaves out, or that is in a namespace; the module is then compiled without it.
+        name that the preprocessor leaves out, or that is in a namespace; the module is then compiled without it. And
+        it ends the process where a name meets parameters that it cannot read: so the file alone is compiled first.
         """
         cupy = _import_cupy()
         plain = [k.name for k in self._kernels.values() if k.bodies and not k.template]
         if 'extern "C"' in self.code:
             plain = []
-        while True:
-            names = tuple(dict.fromkeys((*self.name_expressions, *plain)))
+
+        def attempt(names: tuple[str, ...]) -> tuple[Any, str]:
+            """The module, compiled, or what NVRTC says against it."""
             module = cupy.RawModule(code=str(self.code), options=options, name_expressions=names or None)
             try:
                 module.compile(log_stream=said)
-                return module
             except cupy.cuda.compiler.CompileException as error:
-                log = str(error)
+                return None, str(error)
+            return module, ""
+
+        module, log = attempt(())
+        while not log and (names := tuple(dict.fromkeys((*self.name_expressions, *plain)))):
+            found, log = attempt(names)
             refused = set(re.findall(r'Input name expression was: "\s*([^"]+?)\s*"', log)) & set(plain)
             if not refused:
-                raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log)
-            plain = [name for name in plain if name not in refused]
+                module = found
+                break
+            plain, log = [name for name in plain if name not in refused], ""
+        if log:
+            raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log)
+        return module
 
 
 @functools.cache
@@ -530,7 +541,12 @@ Size = tuple[tuple[int, int, int], tuple[int, int, int], int]  # grid, block, by
 
 def _base(name: str) -> str:
     """The kernel's own name in a name or name expression, such as many of `own::many<3>`."""
-    return re.match(r"\s*([\w:]*)", name)[1].split("::")[-1]
+    return re.match(r"([\w:]*)", name)[1].split("::")[-1]
+
+
+def _named(expression: str) -> str:
+    """A name or name expression without what does not matter: `&many<3>` is many<3>."""
+    return expression.strip().removeprefix("&")
 
 
 def _size(grid: Sequence[int], block: Sequence[int], shared_mem: int) -> Size:

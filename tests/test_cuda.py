@@ -10,6 +10,7 @@ import torch
 from course_utils import cuda
 from course_utils.cuda import PASSED, KernelError, LaunchError, RawModule, ReadyLaunch, read_kernel
 from course_utils.emulator import sanitize
+from course_utils.toolchain.errors import CompileError
 
 SAXPY = """
 extern "C" __global__ void saxpy(const float* x, float* y, int n, float a) {
@@ -439,6 +440,21 @@ def test_a_kernel_of_an_included_file_is_not_found_and_the_error_names_the_file(
     for name, kernel in (("many<3>", "many"), ("saxpy", "saxpy")):
         with pytest.raises(LookupError, match=rf"it has: none; {kernel} is in kernels\.cuh, which it includes: make"):
             module.get_function(name)
+
+
+@pytest.mark.parametrize("parameters", ["A<T> x", "own::A<T> x", "own::A<T, 2, own::B> x"])
+def test_a_template_whose_parameters_are_unknown_is_an_error_and_not_the_end_of_the_session(device, parameters):
+    """NVRTC itself ends the process here, where it is asked for an instance."""
+    module = RawModule(code=f"template <class T> __global__ void k({parameters}) {{}}", name_expressions=("k<float>",))
+    with pytest.raises(CompileError, match="did not compile"):
+        module.compile(device)
+
+
+def test_a_name_expression_may_be_an_address(device):
+    code = "template <int N> __global__ void fill(float* x) { x[threadIdx.x] = N; }"
+    module, x = RawModule(code=code, name_expressions=("&fill<3>",)), torch.zeros(4, device=device)
+    module.get_function("&fill<3>")((1,), (4,), (x,))
+    assert x.tolist() == [3] * 4
 
 
 def test_a_kernel_that_a_macro_writes_is_not_found_and_the_error_says_so():

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import math
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,7 @@ KNOWN = Architecture(89)  # kernels up to here run too: of what they add, it kno
 MOST_IN_A_CLUSTER = 8
 LONG_OPTIONS = {"--define-macro": "-D", "--undefine-macro": "-U", "--include-path": "-I"}
 _OF_MBARRIERS = re.compile(r"^\s*#\s*include\s*<cuda(/barrier|/pipeline|_awbarrier|_pipeline)", re.MULTILINE)
+_OF_ARITHMETIC = re.compile(r"--?(use_fast_math|ftz=true|prec-(div|sqrt)=false)$")  # what only a GPU follows
 SHARED_LIMIT = 227 * 1024  # bytes per block, as on sm_90
 
 
@@ -237,6 +239,11 @@ class EmulatedModule:
                 f"{self.name} needs {presented}{' exactly' if presented.exact else ' or newer'}; "
                 f"the CPU emulator is an {DEVICE}: run it with CUDA tensors on such a GPU"
             )
+        if ignored := " ".join(filter(_OF_ARITHMETIC.match, options)):
+            message = (
+                f"{self.name}: the emulator does not follow {ignored}, a GPU does: digits and denormals may differ"
+            )
+            warnings.warn(message, stacklevel=2)
         host_options = [*_host_options(options), *([FOR_HOPPER] if hopper else [])]
         search_path = [code.path.parent] if isinstance(code, KernelSource) else []
         search_path += [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]

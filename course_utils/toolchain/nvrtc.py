@@ -278,6 +278,11 @@ def _ptx_of(program: Any) -> str:
 @contextlib.contextmanager
 def _program(request: _Request, flags: Sequence[str], failure: str) -> Iterator[tuple[Any, str]]:
     """A compiled program of NVRTC's, and its log. `failure` begins the message of a CompileError."""
+    if request.name_expressions:
+        # NVRTC ends the process where a name expression meets a template whose parameters it cannot read. So it first
+        # reads the file alone, which no instance makes long, and raises there.
+        with _program(request._replace(name_expressions=()), flags, failure):
+            pass
     searched = [*(f"-I{folder}" for folder in request.folders), *_cuda_include_flags()]
     words = [flag.encode() for flag in (*searched, *flags)]
     program = _call(_nvrtc.nvrtcCreateProgram, request.code.encode(), request.name.encode(), 0, [], [])

@@ -1,6 +1,8 @@
 """Small parts of CUDA C++ that many files use, each by what it gives: masks of active lanes, atomics of every scope,
 hints of memory, address spaces, clocks, qualifiers, printf and assert."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -226,3 +228,13 @@ def test_no_compiler_takes_an_assert_out_unasked(each_compiler, run_kernel):
     with pytest.raises(KernelError, match="Assertion `threadIdx.x < 5` failed"):
         run_kernel(code, (1,), (32,), (ints(1),))
     run_kernel(code, (1,), (32,), (ints(1),), options=("-DNDEBUG",))
+
+
+def test_options_about_arithmetic_that_only_a_gpu_follows_are_named():
+    code = 'extern "C" __global__ void k(float* x) { x[0] *= 0.25f; }'
+    for option in ("--use_fast_math", "-use_fast_math", "-ftz=true", "--prec-div=false"):
+        with pytest.warns(UserWarning, match=f"does not follow {option}, a GPU does"):
+            RawModule(code=code, options=(option, "-DN=1")).compile()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        RawModule(code=code, options=("-ftz=false", "-lineinfo")).compile()

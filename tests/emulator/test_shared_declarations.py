@@ -82,6 +82,15 @@ def test_each_form_of_shared_memory_holds_what_a_kernel_writes():
         assert out.tolist() == list(range(32, 0, -1)), form
 
 
+def test_a_destructor_of_a_shared_variable_is_taken_and_never_runs():
+    code = """struct S { int v; __device__ ~S() { v = 1; } };
+    extern "C" __global__ void k(int* out) { __shared__ S s; s.v = 2; out[0] = s.v; }"""
+    out = torch.zeros(1, dtype=torch.int32)
+    RawModule(code=code).get_function("k")((1,), (1,), (out,))
+    assert out.item() == 2
+    compile_kernel(code, "sm_80")
+
+
 @pytest.mark.exhaustive("what NVRTC takes of them was looked at; each is run by the emulator in make test")
 def test_each_form_is_cuda():
     compile_kernel(PREAMBLE + KERNELS, "sm_80")

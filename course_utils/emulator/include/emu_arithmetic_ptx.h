@@ -198,7 +198,7 @@ template <class To, class From> EMU_INLINE To convert_saturated(From x) {
 }
 #define EMU_ROUNDS(mode, name)                                                                                              \
     template <class To, class From> EMU_INLINE To convert_##mode(From x) {                                                  \
-        if constexpr (is_integer<To>) return to_integer<To>(name((double)(wider_of<From>)x));                               \
+        if constexpr (is_integer<To>) return to_integer<To>((wider_of<From>)name((double)(wider_of<From>)x));       \
         else return To((float)name((double)(wider_of<From>)x));                                                             \
     }
 template <class T> struct wider { typedef T type; };

@@ -4,6 +4,13 @@
 extern "C" {
 __thread char emu_dynamic_shared[EMU_SHARED_LIMIT] __attribute__((aligned(4096)));   // `extern __shared__` arrays
 char* emu_dynamic_shared_base() { return emu_dynamic_shared; }
+// Destructors of shared variables run on no GPU; nor here, where C++ would call them when the thread or the library goes.
+#define EMU_HIDDEN __attribute__((visibility("hidden")))
+EMU_HIDDEN void emu_no_handle() __asm__("__dso_handle");
+EMU_HIDDEN void emu_no_handle() {}
+EMU_HIDDEN int __cxa_atexit(void (*)(void*), void*, void*) { return 0; }
+EMU_HIDDEN int __cxa_thread_atexit(void (*)(void*), void*, void*) { return 0; }
+#undef EMU_HIDDEN
 }
 
 namespace emu {

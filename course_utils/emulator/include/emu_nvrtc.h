@@ -58,5 +58,13 @@ template <class T> constexpr bool destroys(...) { return false; }
 #undef __aarch64__
 #undef __GNUC__
 #undef __clang__
+#undef __OPTIMIZE__
+#undef __MMX__
+#undef __ELF__
+#undef __pic__
+#undef __PIC__
+#undef __STRICT_ANSI__
+#undef __VERSION__
+#undef __GLIBC__
 #undef __GLIBCXX__
 #undef _LIBCPP_VERSION
