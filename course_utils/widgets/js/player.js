@@ -20,7 +20,7 @@ const START = {
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
-const TALL = { wide: 340, phone: 260, short: 225, shortPhone: 168 }; // pixels of the picture of memory, at most
+const TALL = { wide: 340, phone: 260, short: 225, shortPhone: 132 }; // pixels of the picture of memory, at most
 
 // What the address of a page says of a player, texts of which any may be missing or wrong: step, warp, chosen cell
 // ("array+offset"), lane, colouring, "32" banks a row, and the array that does not follow the step. view: as the player
@@ -129,7 +129,7 @@ function showPlayer(rec, model, root) {
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
       element("span", { class: "ak-note" }, `${plural(warps, "warp")}, ${plural(rec.count, "step")}`,
-        element("span", { class: index.some(Boolean) ? "" : "ak-of-launch" }, `, block ${which}`), element("span", { class: "ak-of-launch" }, ` ${sizeOfLaunch}`))),
+        element("span", { class: "ak-of-launch" }, `, block ${which} ${sizeOfLaunch}`))),
     ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped here: ${rec.meta.failure}`)] : []),
     timeline.node,
     element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, play.node, controls.row),
