@@ -900,6 +900,19 @@ def test_an_access_outside_of_every_array_is_told(open_widget):
 
 
 @pytest.mark.browser
+def test_a_launch_that_an_access_stopped_has_one_reason_the_finding(open_widget):
+    code = 'extern "C" __global__ void k(const float* a, float* y) { y[threadIdx.x] = a[threadIdx.x]; }'
+    kernel = RawModule(code=code).get_function("k")
+    meta, data = record(lambda: kernel((1,), (64,), (torch.zeros(46), torch.zeros(64)))).packed()
+    assert "thread (46, 0, 0)" not in meta["failure"] and "a[46]" in meta["findings"][0]["message"]
+    page = open_widget(player(meta, data))
+    reason = page.locator(".ak-player-failure")
+    assert reason.inner_text() == "The launch stopped at its last step: the finding of memcheck says why."
+    page = open_widget(player({**meta, "findings": []}, data))
+    assert page.locator(".ak-player-failure").inner_text() == f"The launch stopped here: {meta['failure']}"
+
+
+@pytest.mark.browser
 def test_a_byte_in_the_middle_of_a_number_stands_for_the_number(opened):
     page = opened(1440, "#player=step:130,warp:3,cell:tile%2B134")
     page.locator(".ak-trace b", has_text="tile[1][1] = ").wait_for()

@@ -130,7 +130,7 @@ function showPlayer(rec, model, root) {
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
       element("span", { class: "ak-note" }, `${plural(warps, "warp")}, ${plural(rec.count, "step")}`,
         element("span", { class: "ak-of-launch" }, `, block ${which} ${sizeOfLaunch}`))),
-    ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped here: ${rec.meta.failure}`)] : []),
+    ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped ${whyItStopped(rec)}`)] : []),
     timeline.node,
     element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, play.node, controls.row),
     element("div", { class: "ak-row ak-jumps" }, ...buttons.map(({ node }) => node), element("label", {}, "to line", line)),
@@ -212,6 +212,13 @@ function showPlayer(rec, model, root) {
     address.forget();
     end();
   };
+}
+
+// What memcheck found at the last step stopped the launch, and names the first element that is not there; the failure
+// names the first page that is not, which another thread may touch.
+function whyItStopped(rec) {
+  const isFound = rec.findings.some(({ tool, step }) => tool === "memcheck" && step === rec.count - 1);
+  return isFound ? "at its last step: the finding of memcheck says why." : `here: ${rec.meta.failure}`;
 }
 
 // All steps that write the chosen cell, for the timeline.
