@@ -9,6 +9,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -236,14 +237,21 @@ def mistake_kernels(broken: BrokenKernel) -> tuple[str, str]:
     return right, wrong
 
 
-def table(rows: Sequence[Mapping[str, Any]], caption: str = "", *, folded: bool = False) -> None:
+def table(
+    rows: Sequence[Mapping[str, Any]],
+    caption: str = "",
+    *,
+    folded: bool = False,
+    decimals: Mapping[str, int] = MappingProxyType({}),
+) -> None:
     """Shows rows (dicts with the same keys) as a table; the keys are its heading. Numbers are right-aligned, and long
     words get the room for a few lines: on a narrow page their column would shrink to one word a line.
 
-    folded: only the caption is seen until it is clicked, as behind a picture of the same figures.
+    folded: only the caption is seen until it is clicked, as behind a picture of the same figures. decimals: how many
+    the floats of a column have; those of the other columns have three digits each.
     """
     columns = list(rows[0]) if rows else []
-    cells = [[figure(row.get(column, "")) for column in columns] for row in rows]
+    cells = [[figure(row.get(column, ""), decimals.get(column)) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]
     plain = "\n".join(
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in [columns, *cells]

@@ -12,12 +12,15 @@ def aligned(table: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
 
 
-def figure(value: Any) -> str:
-    """A figure as tables show it: whole numbers with commas, others to three digits; anything else as it is."""
+def figure(value: Any, decimals: int | None = None) -> str:
+    """A figure as tables show it: whole numbers with commas, others to three digits, or to so many `decimals`; anything
+    else as it is."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float) and decimals is not None:
+        return f"{value:,.{decimals}f}"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return str(value)

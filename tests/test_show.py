@@ -100,3 +100,16 @@ def test_a_folded_table_shows_its_caption_alone_and_keeps_its_text(monkeypatch):
     assert plain["text/plain"] == folded["text/plain"] == "a < b\n L   ms\n64  1.5"
     closed = re.fullmatch(r"<details><summary[^>]*>The figures: a &lt; b</summary>(.*)</details>", folded["text/html"])
     assert closed[1].startswith("<table>") and plain["text/html"].endswith(closed[1])
+
+
+def test_the_floats_of_a_column_may_have_one_number_of_decimals(monkeypatch):
+    shown = []
+    monkeypatch.setattr(show, "display", lambda bundle, raw: shown.append(bundle))
+    rows = [{"L": 64, "ms": 1.0, "GB": 1.2345}, {"L": 128, "ms": 1200.16, "GB": 1.0}, {"L": 256, "ms": "-", "GB": 2.5}]
+    show.table(rows, decimals={"L": 1, "ms": 2})
+    assert [line.split() for line in shown[0]["text/plain"].splitlines()] == [
+        ["L", "ms", "GB"],
+        ["64", "1.00", "1.23"],
+        ["128", "1,200.16", "1"],
+        ["256", "-", "2.5"],
+    ]

@@ -23,8 +23,10 @@ from course_utils.measured.best_peers import (
 )
 from course_utils.measured.hopper import TOKENS, WIDTH
 from course_utils.measured.sparse_patterns import HEAD_DIM, HEADS
+from course_utils.tables import figure
 
 FASTER = "our speed ÷ the peer's"
+DECIMALS = {"our ms": 3, "its ms": 3, FASTER: 2, "mean": 2, "lowest": 2, "highest": 2}
 # Equal blocks are left out: their peer is cuDNN, which comes with torch.
 KINDS = {
     "dense attention": (DENSE, DENSE_BACKWARD),
@@ -40,7 +42,7 @@ _SHAPES = {
 
 
 def beside(*parts: str) -> None:
-    """Shows the pairs of these parts.
+    """Shows the pairs of these parts. What is the same in all of them stands in the caption.
 
     Raises:
         FileNotFoundError: nothing is recorded.
@@ -49,14 +51,17 @@ def beside(*parts: str) -> None:
     record = measured.load(RECORD)
     shapes = dict.fromkeys(_SHAPES[part] for part in parts)
     table = [_line(pair) for pair in pairs(record, parts)]
-    show.table(table, "; ".join([*shapes, caption(record)]))
+    same = _same(table)
+    rows = [{name: value for name, value in line.items() if name not in same} for line in table]
+    words = [f"{name}: {figure(value)}" for name, value in same.items()]
+    show.table(rows, "; ".join([*words, *shapes, caption(record)]), decimals=DECIMALS)
 
 
 def by_kind() -> None:
     """Shows the mean, the lowest and the highest speed for each kind of attention."""
     record = measured.load(RECORD)
     table = [_of_kind(kind, pairs(record, parts)) for kind, parts in KINDS.items()]
-    show.table(table, f"{FASTER}; {caption(record)}")
+    show.table(table, f"{FASTER}; {caption(record)}", decimals=DECIMALS)
 
 
 def _of_kind(kind: str, of_kind: Sequence[Pair]) -> Row:
@@ -71,6 +76,13 @@ def caption(record: Measurement) -> str:
     """The GPU, the date, and the versions of torch and of the packages."""
     packages = (f"{package} {record.versions[package]}" for package in PACKAGES.values())
     return f"{measured.caption(record)}, {', '.join(packages)}"
+
+
+def _same(table: Sequence[Row]) -> Row:
+    """What all lines of a table have in common, besides figures that are compared."""
+    first, *others = table
+    common = {name: value for name, value in first.items() if all(line[name] == value for line in others)}
+    return {name: value for name, value in common.items() if others and not isinstance(value, float)}
 
 
 def _line(pair: Pair) -> Row:

@@ -34,8 +34,7 @@ class Replay:
     `step` the last write of it, and `got` and `expected` the number and the right one. None where there is no such
     thing.
 
-    Where no case goes wrong: the first case, and of the number that its block writes first to an output, `array`,
-    `offset` and `step`."""
+    Where no case goes wrong: the first case, and the same of the number that its block writes first to an output."""
 
     part: str
     case: str
@@ -95,9 +94,11 @@ def _of_right(case: Case, source: KernelSource, task: Exercise) -> Replay | None
     writes = np.isin(columns["steps.op"], WRITING) & np.isin(columns["steps.array"], outputs)
     if not writes.any():
         return found
-    step = int(writes.argmax())
-    offset = int(columns["lanes.offset"][columns["steps.first"][step]])
-    return replace(found, array=int(columns["steps.array"][step]), offset=offset, step=step)
+    first = int(writes.argmax())
+    array, offset = int(columns["steps.array"][first]), int(columns["lanes.offset"][columns["steps.first"][first]])
+    access = recording.writer(array, offset)  # the last write: a kernel may begin with zeros in its output
+    assert access is not None
+    return replace(found, array=array, offset=offset, step=access.step)
 
 
 def _of_finding(case: Case, source: KernelSource, block: Block) -> Replay:

@@ -18,7 +18,7 @@ from course_utils.grading.beside import Beside, beside
 from course_utils.grading.catalog import exercise
 from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.replay import replay
-from course_utils.grading.result import Result
+from course_utils.grading.result import OPEN, RIGHT, Result
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.widgets.frame import HERE, anywidget, esm
 
@@ -69,8 +69,11 @@ class Check:
         """The result in a sentence, which a screen reader reads aloud, and the notes."""
         assert self.result is not None
         words = f"{self.result.earned} of {self.result.points} points."
-        if self.result.full:
+        lost = [part for part in self.result.parts if part.status != RIGHT and not part.bonus]
+        if not lost:
             words += " Everything is right."
+        elif all(part.status == OPEN for part in lost):
+            words += f" Nothing is wrong. Not answered yet: {', '.join(part.title for part in lost)}."
         elif self.result.diagnosis:
             words += f" To begin with: {self.result.diagnosis.name}."
         return "\n".join([words, *self.notes])

@@ -12,8 +12,8 @@ from course_utils.widgets.player import Player, without_steps
 
 def own_run(found: Replay) -> Player:
     """Opens at the finding, with both parties, or at the last write of a wrong number, with that number chosen; where
-    nobody writes it, at the last step; where no number is wrong, at the first write of an output. Where there is no
-    such number, it opens at the first step, or at the last one of a launch that stopped."""
+    nobody writes it, at the last step; where no number is wrong, at the last write of the output's first number.
+    Where there is no such number, it opens at the first step, or at the last one of a launch that stopped."""
     recording, step = found.recording, found.step or 0
     meta, data = recording.packed()
     start: dict = {"intoView": True}
@@ -41,7 +41,7 @@ def words_of(found: Replay) -> str:
         return where
     name = recording.arrays[found.array].name
     if found.expected is None and found.step is not None:
-        return f"{where} Its numbers are right. It opens where the first number of {name} is written."
+        return f"{where} Its numbers are right. It opens where the first number of {name} gets its value."
     if found.step is None:
         return f"{where} It opens at its end, with a wrong number of {name} chosen: no block that was tried writes one."
     instead = (

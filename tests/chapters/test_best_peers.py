@@ -50,7 +50,7 @@ def record(monkeypatch):
 def tables(monkeypatch):
     """What cells show: rows and caption."""
     found = []
-    monkeypatch.setattr(show, "table", lambda rows, caption: found.append((rows, caption)))
+    monkeypatch.setattr(show, "table", lambda rows, caption, decimals: found.append((rows, caption)))
     return found
 
 
@@ -64,13 +64,22 @@ def test_a_chapter_shows_both_times_and_the_ratio_with_device_date_and_versions(
     shown.beside(DENSE, DENSE_BACKWARD, BLOCKS)
     ((rows, caption),) = tables
     shapes, where = "B · L = 16384, H · d = 2048, fp16; B = 1, H = 16, d = 128, fp16; ", "NVIDIA H200, 2026-11-29, "
-    assert caption == f"{shapes}{where}torch 2.11.0, CUDA 13.0, flash-attn-4 4.0.0b36, sgl-flash-mla 1.0.0"
+    versions = "torch 2.11.0, CUDA 13.0, flash-attn-4 4.0.0b36, sgl-flash-mla 1.0.0"
+    assert caption == f"keys: 4,096; our kernel: ours; {shapes}{where}{versions}"
     assert [(row["work"], row["peer"], row["our speed ÷ the peer's"]) for row in rows] == [
         ("full, d = 64", FLASH_4, 1.25),
         ("backward, causal, d = 64", FLASH_4, 0.9),
         ("blocks of 256", CUDNN_VIEW, 0.75),
     ]
+    assert all(list(row) == ["work", "our ms", "peer", "its ms", "our speed ÷ the peer's"] for row in rows)
     assert all(row["its ms"] / row["our ms"] == pytest.approx(row["our speed ÷ the peer's"]) for row in rows)
+
+
+def test_a_table_of_one_line_has_all_of_it(record, tables):
+    shown.beside(CORE)
+    ((rows, caption),) = tables
+    assert [(row["keys"], row["our kernel"], row["peer"]) for row in rows] == [(4096, "ours", FLASH_MLA)]
+    assert not caption.startswith("keys")
 
 
 def test_each_kind_of_attention_has_the_mean_of_its_speeds_and_the_extremes(record, tables):

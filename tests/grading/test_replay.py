@@ -1,6 +1,7 @@
 """A wrong submission recorded: at the finding, or where the number that is furthest from right was written."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from course_utils.grading.examples import examples_of
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.replay import replay
+from course_utils.grading.result import Result
 from course_utils.widgets import recorded
 from course_utils.widgets.own_run import own_run, words_of
 from tests.helpers.one_seed import exercise_once
@@ -68,10 +70,23 @@ def test_the_block_that_writes_it_is_looked_for(replayed):
 
 
 @pytest.mark.parametrize("name", ["l in fp64", "three passes"])  # right; and lost by what the counters say
-def test_where_no_run_goes_wrong_the_first_case_opens_where_an_output_is_written_first(replayed, name):
+def test_where_no_run_goes_wrong_the_first_case_opens_where_an_output_gets_its_first_number(replayed, name):
     found = replayed(name)
     assert (found.finding, found.got, found.expected) == (None, None, None)
     assert found.recording.arrays[found.array].name in ("P", "LSE")
-    assert found.recording.writer(found.array, found.offset, found.step) is None
-    assert found.recording.writer(found.array, found.offset, found.step + 1).step == found.step
+    assert found.recording.writer(found.array, found.offset).step == found.step
     assert "Its numbers are right" in words_of(found) and own_run(found).step == found.step
+
+
+def test_a_right_kernel_whose_output_begins_as_zeros_opens_where_it_gets_its_value():
+    example = next(one for one in examples_of(ID, SUBMISSIONS) if one.name == "l in fp64")
+    submission = example.submission()
+    begin = "    // 4. The results"
+    zeros = submission.kernel.replace(begin, f"    if (threadIdx.x == 0) LSE[row] = 0;\n{begin}")
+    assert zeros != submission.kernel
+    right = Result(ID, "", "", seed=1, device="cpu", status="ok", parts=())
+    found = replay(replace(submission, kernel=zeros), right, exercise_once(ID))
+    recording = found.recording
+    assert recording.arrays[found.array].name == "LSE"
+    assert recording.writer(found.array, found.offset).step == found.step
+    assert recording.writer(found.array, found.offset, found.step) is not None  # the zero

@@ -16,7 +16,7 @@ from course_utils.grading.beside import Beside, Figure
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
 from course_utils.grading.replay import Replay
-from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
+from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
 from course_utils.widgets import grade_panel
 
 ID = "02_flash_attention_minimal/online_softmax"
@@ -81,6 +81,16 @@ def test_the_panel_takes_the_place_of_the_words(folder, grades, jupyter):
     bundle, _ = shown._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert bundle["text/html"] == shown.page and bundle["text/plain"].startswith(str(graded(4)))
+
+
+def test_a_right_kernel_with_open_questions_is_not_called_wrong(folder, grades, jupyter):
+    todo = Diagnosis("not answered yet", "answers['bytes'] takes a number")
+    questions = [PartResult(name.lower(), name, 2, 0, OPEN, diagnosis=todo) for name in ("Bytes", "Passes")]
+    bonus = PartResult("speed", "Speed", 1, 0, NOT_MEASURED, bonus=True)
+    grades.append(dataclasses.replace(graded(10), parts=(*graded(10).parts, *questions, bonus)))
+    grade_panel.check(ID, folder)
+    words = "10 of 14 points. Nothing is wrong. Not answered yet: Bytes, Passes.\n"
+    assert jupyter.shown[1].status.startswith(words)
 
 
 def test_an_exercise_without_a_kernel_has_answers_to_check(folder, grades, jupyter):

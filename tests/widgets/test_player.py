@@ -900,6 +900,19 @@ def test_an_access_outside_of_every_array_is_told(open_widget):
 
 
 @pytest.mark.browser
+def test_a_launch_that_an_access_stopped_has_one_reason_the_finding(open_widget):
+    code = 'extern "C" __global__ void k(const float* a, float* y) { y[threadIdx.x] = a[threadIdx.x]; }'
+    kernel = RawModule(code=code).get_function("k")
+    meta, data = record(lambda: kernel((1,), (64,), (torch.zeros(46), torch.zeros(64)))).packed()
+    assert "thread (46, 0, 0)" not in meta["failure"] and "a[46]" in meta["findings"][0]["message"]
+    page = open_widget(player(meta, data))
+    reason = page.locator(".ak-player-failure")
+    assert reason.inner_text() == "The launch stopped at its last step: the finding of memcheck says why."
+    page = open_widget(player({**meta, "findings": []}, data))
+    assert page.locator(".ak-player-failure").inner_text() == f"The launch stopped here: {meta['failure']}"
+
+
+@pytest.mark.browser
 def test_a_byte_in_the_middle_of_a_number_stands_for_the_number(opened):
     page = opened(1440, "#player=step:130,warp:3,cell:tile%2B134")
     page.locator(".ak-trace b", has_text="tile[1][1] = ").wait_for()
@@ -1024,7 +1037,7 @@ def test_a_box_that_would_do_nothing_is_away_once_the_keys_are_elsewhere(open_wi
 def test_what_is_in_flight_and_who_waits_is_a_line_that_unfolds(open_widget):
     page = open_widget(in_short(fetched(), step=4))
     line = page.locator(".ak-player-flights summary")
-    assert line.inner_text() == "In flight, and waiting: 1 copy; warp 1 waits at an mbarrier; warp 0 has ended."
+    assert line.inner_text() == "In flight, and waiting: 1 copy to row; warp 1 waits at an mbarrier; warp 0 has ended."
     button = page.get_by_role("button", name="step 2", exact=True)
     assert not button.is_visible()
     line.click()
@@ -1040,18 +1053,31 @@ TOO_SMALL_TO_PRESS = """[...document.querySelectorAll(".ak-widget :is(button, se
     .filter(([, { width, height }]) => width < 24 || height < 24).map(([name, box]) => [name, box.width, box.height])"""
 
 
+# How far down a scene reaches, with what sticks out of it.
+REACHES = """(root) => Math.max(...[root, ...root.querySelectorAll("*")]
+    .filter((one) => one.checkVisibility() && !one.parentElement.closest(".ak-source, .ak-player-trace, details"))
+    .map((one) => one.getBoundingClientRect().bottom - root.getBoundingClientRect().top))"""
+HEAD = 72  # pixels of a page of the site that are in front of it
+
+
 @pytest.mark.browser
-@pytest.mark.parametrize(("width", "most"), [(390, 950), (916, 780)])
-def test_a_scene_is_no_higher_than_a_screen_and_has_room_for_fingers(open_widget, transpose, width, most):
-    page = open_widget(
-        in_short(transpose.without_variables().packed(), step=64, cell={"array": 1, "offset": 0}), width=width
-    )
-    root = page.locator(".ak-widget")
-    assert root.bounding_box()["height"] <= most
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    for part in (".ak-status", ".ak-grid", ".ak-line-now", ".ak-player-trace"):
-        assert root.locator(part).is_visible(), part
-    assert page.evaluate(TOO_SMALL_TO_PRESS) == []
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (916, 900)])  # 916: the text of a page of 1440
+def test_a_scene_is_one_screen_below_the_pages_head_and_has_room_for_fingers(open_widget, transpose, width, height):
+    chosen = {"cell": {"array": 1, "offset": 0}}
+    scenes = {
+        "a copied number": in_short(transpose.without_variables().packed(), step=64, **chosen),
+        "a copy in flight": in_short(fetched(), step=4, colour="writer", **chosen),
+        "a hazard": in_short(swap(has_barrier=False), step=READ_ROW, **chosen),
+    }
+    for name, one in scenes.items():
+        page = open_widget(one, width=width)
+        page.set_viewport_size({"width": width, "height": height})
+        root = page.locator(".ak-widget")
+        assert root.evaluate(REACHES) <= height - HEAD, name
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        for part in (".ak-status", ".ak-grid", ".ak-line-now", ".ak-player-trace"):
+            assert root.locator(part).is_visible(), (name, part)
+        assert page.evaluate(TOO_SMALL_TO_PRESS) == [], name
 
 
 @pytest.mark.browser

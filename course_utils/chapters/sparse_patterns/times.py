@@ -146,7 +146,7 @@ def show_peers(*kinds: str) -> None:
         panels = {name: {length: rows[name] for length, rows in panels.items()}}
     plots.dots(panels, "ms")
     plt.show()
-    show.table(table, caption(), folded=True)
+    show.table(table, caption(), folded=True, decimals={"times the best": 2, "times dense cuDNN": 1})
 
 
 def show_speeds() -> None:

@@ -20,7 +20,7 @@ const START = {
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
-const TALL = { wide: 340, phone: 260, short: 225, shortPhone: 168 }; // pixels of the picture of memory, at most
+const TALL = { wide: 340, phone: 260, short: 225, shortPhone: 132 }; // pixels of the picture of memory, at most
 
 // What the address of a page says of a player, texts of which any may be missing or wrong: step, warp, chosen cell
 // ("array+offset"), lane, colouring, "32" banks a row, and the array that does not follow the step. view: as the player
@@ -129,8 +129,8 @@ function showPlayer(rec, model, root) {
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
       element("span", { class: "ak-note" }, `${plural(warps, "warp")}, ${plural(rec.count, "step")}`,
-        element("span", { class: index.some(Boolean) ? "" : "ak-of-launch" }, `, block ${which}`), element("span", { class: "ak-of-launch" }, ` ${sizeOfLaunch}`))),
-    ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped here: ${rec.meta.failure}`)] : []),
+        element("span", { class: "ak-of-launch" }, `, block ${which} ${sizeOfLaunch}`))),
+    ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped ${whyItStopped(rec)}`)] : []),
     timeline.node,
     element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, play.node, controls.row),
     element("div", { class: "ak-row ak-jumps" }, ...buttons.map(({ node }) => node), element("label", {}, "to line", line)),
@@ -212,6 +212,13 @@ function showPlayer(rec, model, root) {
     address.forget();
     end();
   };
+}
+
+// What memcheck found at the last step stopped the launch, and names the first element that is not there; the failure
+// names the first page that is not, which another thread may touch.
+function whyItStopped(rec) {
+  const isFound = rec.findings.some(({ tool, step }) => tool === "memcheck" && step === rec.count - 1);
+  return isFound ? "at its last step: the finding of memcheck says why." : `here: ${rec.meta.failure}`;
 }
 
 // All steps that write the chosen cell, for the timeline.

@@ -28,7 +28,7 @@ function flightsPanel(rec, act, isShort) {
     for (const flight of inFlight(rec, view.step)) {
       const array = rec.arrays[rec.steps.array[flight.lands[0]]]?.name;
       const of = flight.kind === "wgmma" ? ` of warps ${ranges(warpsOfGroup(rec, flight.begin))}` : "";
-      listOf(groups, `${flight.kind} ${array}${of}`).push({ ...flight, of, words: `${array ? ` to ${array}` : ""}${of}` });
+      listOf(groups, `${flight.kind} ${array}${of}`).push({ ...flight, words: `${array ? ` to ${array}` : ""}${of}` });
     }
     const lines = [...groups.values()].map((flights) => {
       const [one, many] = FLYING[flights[0].kind] ?? [flights[0].kind, `${flights[0].kind}s`];
@@ -36,7 +36,7 @@ function flightsPanel(rec, act, isShort) {
       const ofOneWarp = flights.filter(({ kind, begin }) => kind !== "wgmma" || rec.steps.warp[begin] === rec.steps.warp[flights[0].begin]);
       return {
         parts: [`${plural(ofOneWarp.length, one, many)}${flights[0].words}, since `, flights[0].begin, flights.length > 1 ? "; the first is over at " : "; over at ", end],
-        brief: `${plural(ofOneWarp.length, ...[one, many].map((words) => words.split(" ")[0]))}${flights[0].of}`,
+        brief: `${plural(ofOneWarp.length, ...[one, many].map((words) => words.split(" ")[0]))}${flights[0].words}`,
       };
     });
     for (const { warps, since } of together(waiting(rec, view.step))) {

@@ -72,7 +72,7 @@ function memoryPanel(rec, act, isShort = false) {
     }, array.name)));
   const choice = select("", Object.fromEntries(rec.arrays.map(({ name, number }) => [number, name])), (array) => act.set({ array: Number(array), followsArray: false }));
   choice.input.setAttribute("aria-label", "array");
-  const names = rec.arrays.reduce((sum, { name }) => sum + 7.3 * name.length + 24, 70); // pixels of the row with a button for each
+  const names = rec.arrays.reduce((sum, { name }) => sum + 7.3 * name.length + 24, 90); // pixels of a row with the title, a button for each and a mark
   const colouring = select("colour", COLOURINGS, (colour) => act.set({ colour }));
   const types = select("read as", Object.fromEntries(Object.keys(NUMBERS).map((name) => [name, name])), (type) => act.set({ type }));
   const follows = check("follow the step", (followsArray) => act.set({ followsArray }));
@@ -167,7 +167,7 @@ function memoryPanel(rec, act, isShort = false) {
         }
         const colour = look.colour(index * matrix.size);
         pixels[row * seen.columns + column] = colour;
-        if (seen.wide >= least) texts.push([row, column, colour, look.text(index * matrix.size)]);
+        if (seen.wide >= least && seen.high >= 10) texts.push([row, column, colour, look.text(index * matrix.size)]);
       }
     }
     const [x, y, w, h] = [GRID.gutter, GRID.top, seen.columns * seen.wide, seen.rows * seen.high];
