@@ -129,7 +129,7 @@ function showPlayer(rec, model, root) {
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
       element("span", { class: "ak-note" }, `${plural(warps, "warp")}, ${plural(rec.count, "step")}`,
-        element("span", { class: "ak-of-launch" }, `, block ${which} ${sizeOfLaunch}`))),
+        element("span", { class: index.some(Boolean) ? "" : "ak-of-launch" }, `, block ${which}`), element("span", { class: "ak-of-launch" }, ` ${sizeOfLaunch}`))),
     ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped ${whyItStopped(rec)}`)] : []),
     timeline.node,
     element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, play.node, controls.row),
