@@ -275,13 +275,16 @@ def _statements(asm: str, name: str, line: int, number: int, hopper: bool) -> st
     sections = split_outside_brackets(asm, ":")
     text = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', sections[0])).replace("\\n", "\n").replace("\\t", " ")
     operands = []
-    for operand in (o for section in sections[1:3] for o in split_outside_brackets(section) if o.strip()):
-        parts = re.fullmatch(r'\s*"[^"]*"\s*\((.*)\)\s*', operand, flags=re.DOTALL)
-        if not parts:
-            raise CompileError(f'{name}:{line}: the emulator takes operands of asm as "r"(x), got `{operand.strip()}`')
-        operands.append(" ".join(parts[1].split()))
+    for section in sections[1:3]:
+        at = 0
+        while rest := section[at:].strip(", \t\n"):
+            start = re.compile(r'[,\s]*"[^"]*"\s*\(').match(section, at)  # NVRTC asks for no comma between two
+            if not start:
+                raise CompileError(f'{name}:{line}: the emulator takes operands of asm as "r"(x), got `{rest}`')
+            at = closing(section, start.end() - 1) + 1
+            operands.append(" ".join(section[start.end() : at - 1].split()))
     try:
-        return ptx.translate(text, operands, number=number, hopper=hopper)
+        return ptx.translate(text.replace("%=", str(number)), operands, number=number, hopper=hopper)
     except ptx.UnknownInstruction as unknown:  # an error only where the preprocessor leaves it in
         message = str(unknown).replace("\\", "\\\\").replace('"', '\\"')
         return f'static_assert(false, "the emulator does not know this PTX instruction: {message}")'

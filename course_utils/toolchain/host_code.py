@@ -67,7 +67,7 @@ _HOST_WORD = re.compile(
     r"|\bCU(?:device|context|module|function|stream|event|result|deviceptr)\b"
     r"|\bpthread_\w+|\bpid_t\b|\bCU(?:tex|surf)\w+|\bFILE\b|\b(?:fprintf|fopen|fclose|fread|fwrite|exit|rand|srand|atoi|atof|getenv|calloc|realloc)\s*\("
 )
-_BY_ITS_FORM = re.compile(r"PYBIND11_\w+|TORCH_LIBRARY\w*|TEST(?:_\w+)?|BENCHMARK\w*")
+_BY_ITS_FORM = re.compile(r"PYBIND11_\w+|TORCH_LIBRARY\w*|TEST(?:_\w+)?|BENCHMARK\w*|CUDART_CB|CUDAAPI|CUDA_CB|WINAPI")
 _DEFAULT_DEVICE = re.compile(r"-{1,2}(?:default-device|device-as-default-execution-space)\b")
 
 

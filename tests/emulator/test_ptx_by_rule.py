@@ -335,3 +335,17 @@ def test_products_of_every_shape():
 def test_all_of_it_is_ptx():
     for code in (ARITHMETIC, OTHERS, "".join(product_kernel(n, shape) for n, shape in enumerate(SHAPES))):
         compile_kernel(code, "sm_80")
+
+
+def test_operands_without_a_comma_and_labels_numbered_by_the_compiler():
+    """NVRTC takes both."""
+    code = """extern "C" __global__ void k(unsigned* out, unsigned r) {
+        asm volatile("st.global.u32 [%1], %0;" :: "r"(r) "l"(out));
+        for (int n = 1; n < 3; n++)
+            asm volatile("{ .reg .pred p; mov.u32 %0, 0; L_%=: add.u32 %0, %0, 1; setp.lt.u32 p, %0, %1; @p bra L_%=; }"
+                         : "=r"(out[n]) : "r"(5 * n));
+    }"""
+    out = torch.zeros(3, dtype=torch.int32)
+    RawModule(code=code).get_function("k")((1,), (1,), (out, np.uint32(7)))
+    assert out.tolist() == [7, 5, 10]
+    compile_kernel(code, "sm_80")

@@ -359,3 +359,8 @@ def test_a_file_that_only_includes_headers_of_the_host_is_no_program():
 def test_a_program_without_kernels_of_its_own_says_so():
     with pytest.raises(CompileError, match="There is no kernel in this file itself"):
         RawModule(code='#include "k.cuh"\nvoid run() { k<<<1, 1>>>(); }\n')
+
+
+def test_a_function_that_the_runtime_calls_back_is_the_hosts():
+    code = "__global__ void k(int* out) { *out = 1; }\nvoid CUDART_CB done(void* data) { *(int*)data = 1; }\n"
+    assert [cut.reason for cut in device_part(code).cuts] == ["done(), host code"]
