@@ -7,6 +7,7 @@ it is printed.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -74,8 +75,10 @@ class Check:
             words += " Everything is right."
         elif all(part.status == OPEN for part in lost):
             words += f" Nothing is wrong. Not answered yet: {', '.join(part.title for part in lost)}."
-        elif self.result.diagnosis:
-            words += f" To begin with: {self.result.diagnosis.name}."
+        else:
+            wrong = tuple(part for part in lost if part.status != OPEN)  # an open question says nothing of the kernel
+            first = replace(self.result, parts=wrong).diagnosis or self.result.diagnosis
+            words += f" To begin with: {first.name}." if first else ""
         return "\n".join([words, *self.notes])
 
     @property

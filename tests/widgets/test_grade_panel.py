@@ -93,6 +93,14 @@ def test_a_right_kernel_with_open_questions_is_not_called_wrong(folder, grades, 
     assert jupyter.shown[1].status.startswith(words)
 
 
+def test_a_wrong_kernel_is_named_before_open_questions(folder, grades, jupyter):
+    todo = Diagnosis("not answered yet", "answers['bytes'] takes a number")
+    questions = [PartResult(name, name, 9, 0, OPEN, diagnosis=todo) for name in ("bytes", "passes")]
+    grades.append(dataclasses.replace(graded(4), parts=(*graded(4).parts, *questions)))
+    grade_panel.check(ID, folder)
+    assert jupyter.shown[1].status.startswith("4 of 28 points. To begin with: P is <never> written.\n")
+
+
 def test_an_exercise_without_a_kernel_has_answers_to_check(folder, grades, jupyter):
     grades += [graded(4), graded(4)]
     for exercise_id, subject, words in (
