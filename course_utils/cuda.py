@@ -44,6 +44,7 @@ from course_utils.toolchain.source import (
     include_folders,
     included_files,
     macro_kernels,
+    own_folder,
     read_kernel,
     required_architecture,
     source_name,
@@ -148,8 +149,7 @@ class RawModule:
 
     def _header_of(self, kernel: str) -> Path | None:
         """The included file that has a kernel of this name."""
-        folders = [self.code.path.parent] if isinstance(self.code, KernelSource) else []
-        headers = included_files(self.code, [*folders, *include_folders(self.options)])
+        headers = included_files(self.code, own_folder(self.code) + include_folders(self.options))
         return next((path for path, text in headers.items() if kernel in find_kernels(text)), None)
 
     def compile(self, device: str | torch.device = "cpu") -> None:
@@ -213,7 +213,7 @@ class RawModule:
 
     @functools.cached_property
     def _cupy_module(self) -> Any:
-        folder = [f"-I{self.code.path.parent}"] if isinstance(self.code, KernelSource) else []
+        folder = [f"-I{folder}" for folder in own_folder(self.code)]
         needed = self._architecture
         exact = (
             [f"-arch={needed}"] if needed.exact else []

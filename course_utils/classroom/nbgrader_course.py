@@ -180,8 +180,8 @@ def _fit_gradebook(coursedir: CourseDirectory, classroom: ClassFolder, chapter: 
 
 
 def _take_back(coursedir: CourseDirectory, classroom: ClassFolder, chapter: str) -> None:
-    """Removes a chapter of which nothing is assigned any more: what was released, its pages, and its rows in nbgrader's
-    tables. Hand-ins and stored grades stay, and points given in formgrader move to by_hand.csv.
+    """Removes a chapter whose exercises are no longer assigned: what was released, its pages, and its rows in
+    nbgrader's tables. Hand-ins and stored grades stay, and points given in formgrader move to by_hand.csv.
     """
     append(classroom.path, [one for one in in_formgrader(classroom.path) if one.exercise.split("/")[0] == chapter])
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook, contextlib.suppress(MissingEntry):

@@ -42,8 +42,8 @@ from course_utils.toolchain.source import (
     HOPPER,
     INCLUDE,
     Architecture,
-    KernelSource,
     find_kernels,
+    own_folder,
     required_architecture,
     source_name,
 )
@@ -245,8 +245,7 @@ class EmulatedModule:
             )
             warnings.warn(message, stacklevel=2)
         host_options = [*_host_options(options), *([FOR_HOPPER] if hopper else [])]
-        search_path = [code.path.parent] if isinstance(code, KernelSource) else []
-        search_path += [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]
+        search_path = own_folder(code) + [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]
         self._kernels = find_kernels(code)
         self._libraries: dict[tuple[Compiler, Build], _Library] = {}
         self._hopper = hopper

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.declarations import DEVICE_WORD, DIRECTIVE, Declaration, declarations
-from course_utils.toolchain.source import INCLUDE, INCLUDE_LINE, KernelSource, read_text
+from course_utils.toolchain.source import INCLUDE, INCLUDE_LINE, KernelSource, own_folder, read_text
 
 HOST_NAMES = INCLUDE / "host_names.cuh"
 # Names that device code takes from the host's headers, by the header for the device that has them, too.
@@ -103,8 +103,7 @@ def device_part(code: str, folders: Sequence[Path] = ()) -> DevicePart:
     device code is included as a copy without the host code, in the course's cache. A header for the device may take the
     place of a header that is left out, for names that come from there (FLT_MAX, uint32_t).
     """
-    own = [code.path.parent] if isinstance(code, KernelSource) else []
-    text, cuts = _device_part(str(code), (*own, *map(Path, folders), INCLUDE), frozenset())
+    text, cuts = _device_part(str(code), (*own_folder(code), *map(Path, folders), INCLUDE), frozenset())
     return DevicePart(KernelSource(text, code.path, code.name) if isinstance(code, KernelSource) else text, cuts)
 
 

@@ -27,9 +27,9 @@ from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.serialized import refuse_serialized
 from course_utils.toolchain.source import (
     INCLUDE,
-    KernelSource,
     include_folders,
     included_files,
+    own_folder,
     required_architecture,
     source_name,
 )
@@ -181,7 +181,7 @@ def _request(code: str, arch: str, options: Sequence[str], name_expressions: Seq
     _capability(arch)
     if isinstance(options, str) or isinstance(name_expressions, str):
         raise TypeError('options and name_expressions take a tuple of strings, such as ("-DD=64",), and got one string')
-    folders = (*([code.path.parent] if isinstance(code, KernelSource) else []), INCLUDE)
+    folders = (*own_folder(code), INCLUDE)
     flags = (
         f"--gpu-architecture={arch}",
         "-std=c++17",

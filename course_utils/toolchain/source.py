@@ -149,6 +149,11 @@ def _included_names(code: str) -> tuple[str, ...]:
     return tuple(line[1] for line in INCLUDE_LINE.finditer(blank_comments(code, strings=False)))
 
 
+def own_folder(code: str) -> list[Path]:
+    """The folder of the code's file, in which its includes are looked for first; none for code without a file."""
+    return [code.path.parent] if isinstance(code, KernelSource) else []
+
+
 def source_name(code: str) -> str:
     """The name under which messages speak of this code."""
     return code.name if isinstance(code, KernelSource) else "kernel.cu"
