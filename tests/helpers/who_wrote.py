@@ -148,10 +148,16 @@ class Trial:
         return 32 * int(self._c["steps.warp"][step]) + self._lanes(step)[0]
 
     def _memory(self, array: int) -> str:
-        name = self._names[array]
-        if self.recording.arrays[array].space != "shared":
+        """Where the array lies, or the struct of which it is a member."""
+        one = self.recording.arrays[array]
+        if one.space != "shared":
             return NOWHERE
+        name = one.part_of or one.name
         return DYNAMIC if " " in name else name
+
+    def _byte(self, cell: Cell) -> int:
+        """Of `_memory`."""
+        return self.recording.arrays[cell.array].begin + cell.byte
 
     def _line(self, step: int) -> Line:
         place = self.recording.places[self._c["steps.place"][step]]
@@ -188,7 +194,7 @@ class Trial:
             look = None
             if cell.reader is not None:
                 memory = self._memory(cell.array)
-                look = self.moment(*cell.reader, memory), memory, cell.byte // 4
+                look = self.moment(*cell.reader, memory), memory, self._byte(cell) // 4
             if isinstance(claim, Copied):
                 return self._against_source(cell, claim.source, look)
             moment = self.moment(*claim)
@@ -224,7 +230,7 @@ class Trial:
             return seen.word
 
         def differ(one: int, other: int) -> bool:
-            return (one ^ other) >> 8 * (cell.byte % 4) & 255 != 0
+            return (one ^ other) >> 8 * (self._byte(cell) % 4) & 255 != 0
 
         right = found()
         says = [
@@ -241,7 +247,7 @@ class Trial:
         """Tried on numbers of 16 bits."""
 
         def found(elements: Collection[Element]) -> int:
-            return self.lab.run(look=look, **self._changed(elements)).word >> 16 * (cell.byte % 4 // 2) & 0xFFFF
+            return self.lab.run(look=look, **self._changed(elements)).word >> 16 * (self._byte(cell) % 4 // 2) & 0xFFFF
 
         right, others = found([]), set(self.elements()) - {source}
         says = [] if found(others) == right else [f"it does not come from {source} alone"]
