@@ -92,8 +92,8 @@ def operator(
             kernels. It looks at no more of a tensor than `arguments.once` does, and sizes may still be open. Runs when
             the operator is called by its name or from a graph, and while a graph is made.
         gradient: the operator that computes the gradients. Its arguments are the gradient of the first result and what
-            `saves` returns; its results are the gradients of this operator's first arguments, in order. The first
-            result is differentiable, once; the others are not.
+            `saves` returns; its results are the gradients of this operator's first arguments, in order, and anything
+            for one that is None. The first result is differentiable, once; the others are not.
         saves: saves(arguments, results) returns two tuples for the gradient: tensors, and other arguments.
         hold: hold(*arguments) returns an object that must live until the backward pass.
         instead: for an operator without a gradient: what to use in its place, named by the error of a backward pass.
@@ -213,6 +213,7 @@ def _recorded(
 def _backward(gradient: Operator, arguments: int) -> Callable[..., Any]:
     def backward(ctx: Any, grad_out: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         found = () if grad_out is None else gradient(grad_out, *ctx.saved_tensors, *ctx.others)
-        return *found, *(None,) * (arguments - len(found))
+        wanted = (one if needs else None for one, needs in zip(found, ctx.needs_input_grad, strict=False))
+        return *wanted, *(None,) * (arguments - len(found))
 
     return backward

@@ -66,9 +66,14 @@ def check_call(
     dtypes: tuple[torch.dtype, ...],
     head_dim: int | None = None,
     enable_gqa: bool = False,
+    takes_sinks: bool = False,
 ) -> None:
-    """`check_inputs` for an operator that is called by its name. others: its other arguments, the scale last."""
+    """`check_inputs` for an operator that is called by its name. others: its other arguments, the scale last;
+    takes_sinks: of these the sinks are the first, and the softcap is the last but one, 0 for none."""
     check_scale(others[-1])
+    if takes_sinks:
+        check_sinks(others[0], query)
+        checked_softcap(others[-2] or None)
     check_inputs(query, key, value, scale=None, dtypes=dtypes, head_dim=head_dim, enable_gqa=enable_gqa)
 
 
@@ -80,6 +85,25 @@ def check_gradient_call(
     for name, tensor in (("grad_out", grad_out), ("out", out)):
         check_tensor(name, tensor, tuple(query.shape), like=("query", query))
     check_tensor("lse", lse, tuple(query.shape[:3]), (torch.float32,), like=("query", query))
+
+
+def check_sinks(sinks: Tensor | None, query: Tensor) -> None:
+    """Raises TypeError or ValueError unless the sinks are None, or a logit for each query head, float32 `[H]`."""
+    if sinks is not None:
+        check_tensor("sinks", sinks, (query.shape[1],), (torch.float32,), like=("query", query))
+
+
+def checked_softcap(softcap: float | None) -> float:
+    """The softcap as fp32 has it, a finite number above 0; 0 for None. Raises TypeError or ValueError."""
+    if softcap is None:
+        return 0.0
+    not_traced("softcap", softcap)
+    takes = "a finite number above 0, or None for no cap"
+    if isinstance(softcap, bool) or not isinstance(softcap, (int, float, np.integer, np.floating)):
+        raise TypeError(f"softcap is {softcap!r}; it must be {takes}")
+    if not MIN_SCALE <= softcap <= MAX_SCALE:
+        raise ValueError(f"softcap is {softcap!r}; it must be {takes}")
+    return float(softcap)
 
 
 def autocast(*tensors: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
@@ -201,6 +225,13 @@ def fake_attention(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 def fake_gradients(_: Tensor, query: Tensor, key: Tensor, value: Tensor, *more: Any) -> tuple[Tensor, ...]:
     """The results of its gradient."""
     return tuple(tensor.new_empty(tensor.shape) for tensor in (query, key, value))
+
+
+def fake_gradients_and_of_sinks(
+    _: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, sinks: Tensor | None, *more: Any
+) -> tuple[Tensor, ...]:
+    """The same of an operator that takes sinks: of none, the last result is empty."""
+    return *fake_gradients(_, query, key, value), lse.new_empty(0 if sinks is None else sinks.shape)
 
 
 # ---------------------------------------------------------------------------------------------- counting

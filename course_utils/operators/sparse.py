@@ -19,7 +19,7 @@ from course_utils.operators.library import needs_gradient
 from course_utils.operators.prepare import autocast, check_inputs, not_deterministic
 from course_utils.operators.sparse_choice import check_pattern
 from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, backward_of, mask_of
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, row_delta, takes_wgmma
 from course_utils.patterns import BlockLists, Pattern
 from course_utils.patterns.graphs import refuse_tracing, register, registered
 
@@ -35,6 +35,8 @@ def sparse_attention(
     value: Tensor,
     pattern: Pattern,
     *,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
@@ -52,6 +54,9 @@ def sparse_attention(
         key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
         pattern: a Pattern of `course_utils.patterns`, the same for every batch and head. Query r has position
             `r + L_k - L_q`.
+        sinks: float32 `[H]`, differentiable: a logit for each query head in the sum of a row's exponentials, without a
+            value (gpt-oss, arXiv 2508.10925).
+        softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118).
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
@@ -59,8 +64,8 @@ def sparse_attention(
 
     Returns:
         out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; zeros for a query that sees no
-        key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus
-        infinity for a query that sees no key.
+        key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable, of the
+        scores and the sink; minus infinity for a query that sees no key, if there are no sinks.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
@@ -72,7 +77,17 @@ def sparse_attention(
     `flash_attention_v2`.
     """
     check_pattern(pattern)
-    return _attention(query, key, value, pattern.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
+    return _attention(
+        query,
+        key,
+        value,
+        pattern.number,
+        sinks=sinks,
+        softcap=softcap,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        return_lse=return_lse,
+    )
 
 
 def block_sparse_attention(
@@ -191,7 +206,7 @@ def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask]
     return make(owner.mask)
 
 
-def _flops(query: Tensor, key: Tensor, pattern: int, _: float) -> int:
+def _flops(query: Tensor, key: Tensor, _: Tensor | None, pattern: int, *__: float) -> int:
     """FLOPs of the products of the pairs that the pattern keeps; of all pairs if lists are given call by call."""
     (batch, heads, query_length, head_dim), key_length = query.shape, key.shape[2]
     owner, pairs = registered(pattern), query_length * key_length
@@ -210,9 +225,10 @@ _attention = Attention(
     head_dims=HEAD_DIMS,
     flops=_flops,
     # While a graph is made the number may be open: then there is no pattern to hold.
-    hold=lambda query, key, value, pattern, *_: registered(pattern) if isinstance(pattern, int) else None,
+    hold=lambda query, key, value, sinks, pattern, *_: registered(pattern) if isinstance(pattern, int) else None,
     tags=("cudagraph_unsafe",),  # the first call at some lengths makes lists; see `Cache`
     gradient_tags=("nondeterministic_bitwise", "cudagraph_unsafe"),
+    row_delta=row_delta,
 )
 
 

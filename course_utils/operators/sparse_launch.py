@@ -132,15 +132,16 @@ class RowMask(NamedTuple):
     rows: RowRanges
 
     def forward(self, call: Call) -> Forward:
-        if takes_wgmma(call.device):
+        if takes_wgmma(call.device) and call.is_plain:
             return sparse_hopper.table_forward(call, self.rows)
         batch, heads, query_length, head_dim = call.query_shape
         tile = fitting(RANGE_TILES[head_dim], call.device)
+        sinks = LAID_OUT if call.has_sinks else self.rows.starts.new_empty(0, dtype=torch.float32)
         return ReadyLaunch(
-            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), call.dtype, "table_forward"),
+            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE, *call.softmax_options), call.dtype, "table_forward"),
             (ceil_div(query_length, tile.block_rows), heads, batch),
             (tile.threads,),
-            (*FORWARD_TENSORS, *call.scalars, *self.rows),
+            (*FORWARD_TENSORS, *call.scalars, *self.rows, np.float32(call.softcap), sinks),
             tile.shared_bytes,
         )
 
@@ -152,8 +153,8 @@ class RowMask(NamedTuple):
         last = (first + tile.block_cols).clamp(max=len(starts)) - 1
         tiles, shapes = torch.arange(len(first)), (call.query_shape, call.key_shape)
         columns = columns_of(tiles, starts[first], ends[last], tile, *shapes)
-        files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), call.dtype)
-        return by_columns(files, "table_dk_dv", tile, columns, call, tuple(by_key))
+        files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1", *call.softcap_option), call.dtype)
+        return by_columns(files, "table_dk_dv", tile, columns, call, (*by_key, np.float32(call.softcap)))
 
 
 class RangeMask(NamedTuple):
@@ -272,7 +273,7 @@ Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]:
     """The launches of the backward pass, and whether they give the same bits in every run. in_turns: they are to, where
     a kernel can."""
-    if takes_wgmma(call.device):
+    if takes_wgmma(call.device) and not call.softcap:
         if isinstance(mask, DenseMask):
             return hopper_launch.ready_backward(mask.of_blocks(call), False, in_turns), in_turns
         if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and mask.ranges.dilation == 1):
@@ -281,7 +282,13 @@ def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]
 
 
 def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
-    """The mask that the kernel of `choose_kernel` takes for the pattern."""
+    """The mask that the kernel of `choose_kernel` takes for the pattern; with sinks or a softcap two arrays, of which
+    table_forward knows what each row sees."""
+    if not call.is_plain:
+        rows = pattern.row_ranges(call.query_shape[2], call.key_shape[2], device=call.device)
+        if rows is None:
+            raise NotImplementedError(f"{pattern.name} with sinks or a softcap: rows are not ranges of keys")
+        return RowMask(rows)
     (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
     sizes, device = (query_length, key_length), call.device
     chosen = choose_kernel(

@@ -11,7 +11,8 @@
 //
 // With TABLE=1 the file holds table_forward in place of range_forward: row r sees the keys
 // starts[r] <= j < ends[r], from two arrays, int32 [L_q], neither of which falls. Documents of any
-// lengths are such rows.
+// lengths are such rows. SOFTCAP=1 and SINKS=1 give it a softcap, > 0, and attention sinks, a logit for
+// each query head, fp32 [H] (model_softmax.cuh); those have no keys, while the `sinks` above do.
 //
 // grid   (dilation · ceil(ceil(L_q / dilation) / B_R), H, B)       block  (32 · WARPS)
 // layout Q, O [B, H, L_q, D]  K, V [B, H / group, L_k, D], 16-bit; LSE [B, H, L_q], fp32;
@@ -22,8 +23,8 @@
 // limits scale > 0; left, right <= 2^30, which means no end; dilation and step >= 1, dilation at
 //        most 131072; sinks only with dilation 1 and step 1; D 64 or 128; B_R a multiple of
 //        16 · WARPS, B_C of 16; DILATED=0 takes dilation 1 only; SKIP=0 visits every tile;
-//        TABLE=1 with DILATED=0
-// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=0 -DDILATED=0 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1
+//        TABLE=1 with DILATED=0, SOFTCAP=1 and SINKS=1 with TABLE=1
+// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=0 -DDILATED=0 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSOFTCAP=1 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSINKS=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSOFTCAP=1 -DSINKS=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1; Longformer (2004.05150), §3.1;
 //        StreamingLLM (2309.17453)
@@ -38,7 +39,7 @@ template <class KeysIn>
 __device__ __forceinline__ void
 attend(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
        int L_q, int L_k, int group, float scale, int sinks, int dilation, ResidueClass of,
-       KeysIn keys_in) {
+       const ModelSoftmax& softmax, KeysIn keys_in) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
 
@@ -57,7 +58,7 @@ attend(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, flo
     auto keys_of = [=](int row) { return keys_in(i0 + row); };
     const Keys block_sees = {keys_of(0).start, keys_of(B_R - 1).end};
     const TileRange tiles = SKIP ? tiles_of(block_sees, sinks) : every_tile(of.keys);
-    const float factor = scale * LOG2_E;
+    const float factor = softmax.factor(scale) * LOG2_E;
 
     // Tiles are visited from last to first: only the first one visited can be ragged.
     int j = tiles.last();
@@ -88,6 +89,7 @@ attend(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, flo
 
         Scores S;
         compute_scores(S, tile.Q + row0 * D, tile.K[place]);
+        if (SOFTCAP) cap_scores(S, scale / softmax.softcap);
         if (!SKIP || j0 + B_C > top.end || (j0 < bottom.start && j0 + B_C > sinks))
             mask_scores(S, [=](int row) {
                 const int start = seen[row].start - j0, end = seen[row].end - j0;
@@ -96,7 +98,7 @@ attend(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, flo
         update_maximum(state, S, factor);
         accumulate(state, S, tile.V[place], factor);
     }
-    normalize(state);
+    normalize(state, SINKS ? softmax.sink(blockIdx.y) : NEG_INF);
     const long long row = first_row + (long long)i_warp * dilation;
     write_rows(state, O + row * D, LSE + row, of.queries - i_warp, tile.Q + row0 * D, pitch);
 }
@@ -104,9 +106,11 @@ attend(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, flo
 #if TABLE
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 table_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
-              int L_q, int L_k, int group, float scale, const int* starts, const int* ends) {
+              int L_q, int L_k, int group, float scale, const int* starts, const int* ends,
+              float softcap, const float* sink_logits) {
     const ResidueClass all = {0, 0, L_k, L_q, L_k - L_q};
-    attend(Q, K, V, O, LSE, L_q, L_k, group, scale, 0, 1, all, [=](int row) {
+    const ModelSoftmax softmax = {softcap, sink_logits};
+    attend(Q, K, V, O, LSE, L_q, L_k, group, scale, 0, 1, all, softmax, [=](int row) {
         const int r = min(row, L_q - 1);
         return Keys{starts[r], ends[r]};
     });
@@ -118,7 +122,7 @@ range_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t*
               int sinks, int left, int right, int step, int dilation) {
     if (!DILATED) dilation = 1;   // known to the compiler, it makes all addresses immediate
     const ResidueClass of = residue_class(blockIdx.x % dilation, dilation, L_q, L_k);
-    attend(Q, K, V, O, LSE, L_q, L_k, group, scale, sinks, dilation, of, [=](int row) {
+    attend(Q, K, V, O, LSE, L_q, L_k, group, scale, sinks, dilation, of, {}, [=](int row) {
         return keys_of_row(row + of.shift, left, right, step, of.keys);
     });
 }

@@ -11,7 +11,8 @@
 // backward_round_dq of 03_flash_attention_v2/backward.cu, whose tile this is.
 //
 // With TABLE=1 the file holds table_dk_dv in place of range_dk_dv, for table_forward of range.cu:
-// key j is seen by the rows starts[j] <= r < ends[j], int32 [L_k], neither of which falls.
+// key j is seen by the rows starts[j] <= r < ends[j], int32 [L_k], neither of which falls. SOFTCAP=1
+// gives it a softcap; what it has to know of sinks is in LSE.
 //
 // grid   range_dk_dv, table_dk_dv (items · heads, H / group / heads, B); `heads` divides H / group
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
@@ -27,7 +28,7 @@
 //        max(L_q, L_k); sinks only with dilation 1 and step 1, columns are split only with
 //        dilation 1; DILATED=0 takes dilation 1 only; B · H · L_q < 2^31; D 64 or 128; KEYS a
 //        multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8, B_C <= 2 · B_R
-// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=0 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=0 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DDILATED=0 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1
+// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=0 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=0 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DDILATED=0 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 -DSOFTCAP=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
 #include "gradient_tile.cuh"
@@ -49,7 +50,8 @@ __device__ __forceinline__ void
 differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
               const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
               int L_q, int L_k, int group, float scale, int heads, float* parts, int sinks,
-              int dilation, const Column& column, ResidueClass of, RowsThatSee rows_that_see) {
+              int dilation, const Column& column, ResidueClass of, const ModelSoftmax& softmax,
+              RowsThatSee rows_that_see) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
     const int j0 = column.tile / dilation * B_C, j_warp = j0 + first_key();
@@ -114,7 +116,7 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         if (WARPS < 8 || meet(mine[KEYS + 1], {i0, i0 + B_R}))   // smaller tiles lack registers
             accumulate(keys, tile, place, scale, true, edge, [=](int query, int key) {
                 return mine[key].start <= i0 + query && i0 + query < mine[key].end;
-            });
+            }, softmax);
         if (n > 0 && !early) add_dQ_of(queries(n - 1), place ^ 1);
     }
     __syncthreads();   // nobody reads Q and dO any more, in whose place the gradients pass through
@@ -131,10 +133,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 table_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
             const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
             int L_q, int L_k, int group, float scale, const int4* items, int heads, float* parts,
-            const int* starts, const int* ends) {
+            const int* starts, const int* ends, float softcap) {
     const ResidueClass all = {0, 0, L_k, L_q, L_k - L_q};
     differentiate(Q, K, V, dO, LSE, delta, dQ_sum, dK, dV, L_q, L_k, group, scale, heads, parts,
-                  0, 1, column_of_block(items, heads), all,
+                  0, 1, column_of_block(items, heads), all, {softcap},
                   [=](int j) { return Rows{starts[j], ends[j]}; });
 }
 #else
@@ -153,7 +155,7 @@ range_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scala
         return Rows{max(0, start), j < sinks ? of.queries : min(end, of.queries)};
     };
     differentiate(Q, K, V, dO, LSE, delta, dQ_sum, dK, dV, L_q, L_k, group, scale, heads, parts,
-                  sinks, dilation, column, of, rows_that_see);
+                  sinks, dilation, column, of, {}, rows_that_see);
 }
 #endif
 

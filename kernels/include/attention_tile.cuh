@@ -7,6 +7,7 @@
 // Include after D, B_C, ROWS and THREADS are defined.
 #pragma once
 #include "fragment_rows.cuh"
+#include "model_softmax.cuh"
 #include "tile_products.cuh"
 
 constexpr int M = ROWS / 16, N = B_C / 8;   // products that a warp's rows, a tile's keys take
@@ -112,13 +113,15 @@ __device__ inline void accumulate(OnlineSoftmax& state, Scores& S, const T* V, f
 }
 
 // Lines 12 and 13: O becomes O / l, and m becomes the log-sum-exp, m + log(l) as a natural
-// logarithm; 0 and −∞ for a row that saw no key. All lanes of a row have its m.
-__device__ inline void normalize(OnlineSoftmax& state) {
+// logarithm; 0 and −∞ for a row that saw no key. All lanes of a row have its m. With SINKS=1 the sum
+// has the head's sink too, a power of two, and a row without a key has that alone.
+__device__ inline void normalize(OnlineSoftmax& state, float sink = NEG_INF) {
     for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
-            const float l = sum_of_row(state.l[i][r]);
+            float l = sum_of_row(state.l[i][r]);
+            const float rescale = SINKS ? add_sink(state.m[i][r], l, sink) : 1;
             // before m: after it, NVRTC 13.0 writes 8 % more instructions, 3 % slower at D = 128
-            const float inverse = l == 0 ? 0 : __fdividef(1, l);
+            const float inverse = l == 0 ? 0 : __fdividef(rescale, l);
             state.m[i][r] = l == 0 ? NEG_INF : (state.m[i][r] + __log2f(l)) * LN_2;
             scale_row(state.O[i], r, inverse);
         }

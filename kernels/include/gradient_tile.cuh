@@ -11,6 +11,7 @@
 #pragma once
 constexpr int THREADS = 32 * WARPS, B_C = WARPS * KEYS;
 #include "fragment_rows.cuh"
+#include "model_softmax.cuh"
 #include "tile_products.cuh"
 
 constexpr int M = KEYS / 16;   // products that a warp's keys take
@@ -141,12 +142,14 @@ __device__ inline void compute_dPt(KeysByQueries& dPt, const KeyGradients& keys,
         multiply_transposed(dPt, keys.V[d / 16], at(by_columns(dO), r, d));
 }
 
-// Line 14: dSᵀ = Pᵀ ∘ (dPᵀ − Δ), at once rounded as the left factor that line 16 takes.
-__device__ inline void compute_dSt(LeftFactor& dSt, const KeysByQueries& Pt,
+// Line 14: dSᵀ = Pᵀ ∘ (dPᵀ − Δ), at once rounded as the left factor that line 16 takes. With a softcap
+// St is tanh(S / cap), of which 1 − tanh² is the derivative.
+__device__ inline void compute_dSt(LeftFactor& dSt, const KeysByQueries& Pt, const KeysByQueries& St,
                                    const KeysByQueries& dPt, const float* delta) {
     KeysByQueries exact;
     each_of_lane<M, 2>([&](int m, int n, int e, int key, int query) {
         exact[m][n][e] = Pt[m][n][e] * (dPt[m][n][e] - delta[query]);
+        if (SOFTCAP) exact[m][n][e] *= 1 - St[m][n][e] * St[m][n][e];
     });
     as_left_factor(dSt, exact);
 }
@@ -180,20 +183,22 @@ __device__ inline void add_dK(KeyGradients& keys, const LeftFactor& dSt, const s
 // dO = 0, and dS is 0.
 template <class Visible>
 __device__ inline void accumulate(KeyGradients& keys, Tiles& tile, int place, float scale,
-                                  bool with_dQ, bool edge, Visible visible) {
+                                  bool with_dQ, bool edge, Visible visible,
+                                  const ModelSoftmax& softmax = {}) {
     const scalar_t *Q = tile.Q[place], *dO = tile.dO[place];
     #pragma unroll 1
     for (int r = 0; r < B_R; r += 16) {
         KeysByQueries St, Pt, dPt;
         LeftFactor dSt;
-        compute_St(St, keys, Q, r);                         // line 10
-        compute_dPt(dPt, keys, dO, r);                      // line 13
-        compute_Pt(Pt, St, tile.LSE[place] + r, scale);     // line 11
+        compute_St(St, keys, Q, r);                             // line 10
+        if (SOFTCAP) cap_scores(St, scale / softmax.softcap);
+        compute_dPt(dPt, keys, dO, r);                          // line 13
+        compute_Pt(Pt, St, tile.LSE[place] + r, softmax.factor(scale));   // line 11
         if (edge) hide(Pt, r, visible);
-        compute_dSt(dSt, Pt, dPt, tile.delta[place] + r);   // line 14
-        if (with_dQ) store_dSt(tile.dSt[place], dSt, r);    // line 15: its dS, for add_dQ
-        add_dV(keys, Pt, dO, r);                            // line 12
-        add_dK(keys, dSt, Q, r);                            // line 16
+        compute_dSt(dSt, Pt, St, dPt, tile.delta[place] + r);   // line 14
+        if (with_dQ) store_dSt(tile.dSt[place], dSt, r);        // line 15: its dS, for add_dQ
+        add_dV(keys, Pt, dO, r);                                // line 12
+        add_dK(keys, dSt, Q, r);                                // line 16
     }
 }
 
