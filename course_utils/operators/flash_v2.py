@@ -30,6 +30,7 @@ from course_utils.operators.tensor_core import (
     ready_backward,
     row_delta,
 )
+from course_utils.operators.windowed import is_plain, windowed_attention
 
 FOLDER = "03_flash_attention_v2"
 
@@ -40,6 +41,9 @@ def flash_attention_v2(
     value: Tensor,
     *,
     is_causal: bool = False,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
@@ -52,6 +56,11 @@ def flash_attention_v2(
             copied, and d is filled up with zeros to 64 or 128.
         key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
         is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
+        window: query i sees the last `window` keys up to its own, as under `is_causal`, which it implies:
+            `0 <= i + L_k - L_q - j < window`. None: no window.
+        sinks: float32 `[H]`, differentiable: a logit for each query head in the sum of a row's exponentials, without a
+            value (gpt-oss, arXiv 2508.10925).
+        softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118).
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`. With few queries the heads
@@ -75,6 +84,19 @@ def flash_attention_v2(
     each time.
     """
     is_causal = flag("is_causal", is_causal)
+    if not is_plain(window, sinks, softcap):
+        return windowed_attention(
+            query,
+            key,
+            value,
+            is_causal=is_causal,
+            window=window,
+            sinks=sinks,
+            softcap=softcap,
+            scale=scale,
+            enable_gqa=enable_gqa,
+            return_lse=return_lse,
+        )
     return _attention(query, key, value, is_causal, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
 
 

@@ -14,6 +14,7 @@ from course_utils.operators.hopper_launch import E4M3, counter, forward_launch, 
 from course_utils.operators.library import operator, refuse_gradient
 from course_utils.operators.prepare import check_call, check_inputs, cut, dense, forward_flops, padded
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS
+from course_utils.operators.windowed import is_plain, windowed_attention
 
 E4M3_LIMITS = {"dtypes": (E4M3,), "head_dim": HEAD_DIMS[-1]}
 IN_16_BITS = "query, key and value in 16 bits"  # what has a gradient
@@ -25,6 +26,9 @@ def flash_attention_hopper(
     value: Tensor,
     *,
     is_causal: bool = False,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
@@ -39,6 +43,11 @@ def flash_attention_hopper(
             (sm_90); strided inputs are copied, and d is filled up with zeros to 64 or 128.
         key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
         is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
+        window: query i sees the last `window` keys up to its own, as under `is_causal`, which it implies:
+            `0 <= i + L_k - L_q - j < window`. None: no window.
+        sinks: float32 `[H]`, differentiable: a logit for each query head in the sum of a row's exponentials, without a
+            value (gpt-oss, arXiv 2508.10925).
+        softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118).
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
@@ -73,6 +82,8 @@ def flash_attention_hopper(
     is_causal, scales = flag("is_causal", is_causal), (q_scale, k_scale, v_scale)
     dtype = kind("query", query)[1]
     if dtype == E4M3:
+        if not is_plain(window, sinks, softcap):
+            raise ValueError(f"query is {E4M3}; window, sinks and softcap go with float16 and bfloat16 alone")
         factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **E4M3_LIMITS)
         _check_scales(query, key, *scales)
         refuse_gradient(f"flash_attention_hopper in {E4M3}", IN_16_BITS, query, key, value, *scales)
@@ -80,6 +91,19 @@ def flash_attention_hopper(
         return (out, lse) if return_lse else out
     if not q_scale is k_scale is v_scale is None:
         raise ValueError(f"q_scale, k_scale or v_scale is given, and query is {dtype}; they go with {E4M3} alone")
+    if not is_plain(window, sinks, softcap):
+        return windowed_attention(
+            query,
+            key,
+            value,
+            is_causal=is_causal,
+            window=window,
+            sinks=sinks,
+            softcap=softcap,
+            scale=scale,
+            enable_gqa=enable_gqa,
+            return_lse=return_lse,
+        )
     return _attention(query, key, value, is_causal, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
 
 

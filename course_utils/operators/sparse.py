@@ -77,7 +77,7 @@ def sparse_attention(
     `flash_attention_v2`.
     """
     check_pattern(pattern)
-    return _attention(
+    return attend_by_number(
         query,
         key,
         value,
@@ -109,7 +109,7 @@ def block_sparse_attention(
             "or BlockLists.from_block_mask(block_mask)"
         )
     query, key, value = autocast(query, key, value)
-    check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **_attention.limits)
+    check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **attend_by_number.limits)
     lengths, device = (query.shape[2], key.shape[2]), query.device
     if (block_lists.L_q, block_lists.L_k) != lengths:
         wanted = f"those of query and key, {lengths[0]} and {lengths[1]}"
@@ -139,7 +139,7 @@ def csr_attention(
     """
     refuse_tracing(GIVEN_BY_CALL)  # before the checks of the lists, which no compiler can trace
     query, key, value = autocast(query, key, value)
-    check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **_attention.limits)
+    check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **attend_by_number.limits)
     _check_csr(indptr, indices, query.shape[2], key.shape[2], query.device)
     if needs_gradient(query, key, value):
         raise RuntimeError(
@@ -164,7 +164,9 @@ def attend_masked(
     key."""
     refuse_tracing(GIVEN_BY_CALL)
     of_call = _MaskOfCall(mask)
-    return _attention(query, key, value, of_call.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
+    return attend_by_number(
+        query, key, value, of_call.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse
+    )
 
 
 class _MaskOfCall:
@@ -215,7 +217,7 @@ def _flops(query: Tensor, key: Tensor, _: Tensor | None, pattern: int, *__: floa
     return 4 * batch * heads * head_dim * pairs
 
 
-_attention = Attention(
+attend_by_number = Attention(
     "sparse_attention",
     "SymInt pattern",
     _forward,

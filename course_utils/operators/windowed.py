@@ -1,0 +1,61 @@
+"""Dense attention with what models add to it: a window, sinks, a softcap. What a row sees is a range of keys then, too,
+and the kernels are those of `sparse_attention`."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from course_utils.arguments import flag, integer
+from course_utils.operators.sparse import attend_by_number
+from course_utils.patterns import Pattern, causal, full, sliding_window
+from course_utils.patterns.arguments import MAX_LENGTH
+
+
+def is_plain(window: int | None, sinks: Tensor | None, softcap: float | None) -> bool:
+    """Whether a call asks for none of them."""
+    return window is None and sinks is None and softcap is None
+
+
+def windowed_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool,
+    window: int | None,
+    sinks: Tensor | None,
+    softcap: float | None,
+    scale: float | None,
+    enable_gqa: bool,
+    return_lse: bool,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention with a window, sinks or a softcap; arguments, results and errors as of `flash_attention_v2`."""
+    if window is not None:
+        window = integer("window", window, 1, MAX_LENGTH)
+    number = _number_of_pattern(flag("is_causal", is_causal), window)
+    return attend_by_number(
+        query,
+        key,
+        value,
+        number,
+        sinks=sinks,
+        softcap=softcap,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        return_lse=return_lse,
+    )
+
+
+@torch.compiler.assume_constant_result  # a pattern cannot be made while a graph is
+def _number_of_pattern(is_causal: bool, window: int | None) -> int:
+    return _pattern(is_causal, window).number
+
+
+@functools.cache  # so that patterns live as long as the process, and compiled graphs that name them
+def _pattern(is_causal: bool, window: int | None) -> Pattern:
+    if window is not None:
+        return sliding_window(window)
+    return causal() if is_causal else full()
