@@ -58,6 +58,7 @@ from course_utils.operators.sparse import (
 )
 from course_utils.operators.sparse_choice import choose_kernel
 from course_utils.operators.topk import select_topk
+from course_utils.operators.varlen import varlen_attention
 from course_utils.reference import DeepSeekConfig, DeepSeekWeights
 
 __all__ = [
@@ -86,4 +87,5 @@ __all__ = [
     "select_topk",
     "sparse_attention",
     "sparse_mla",
+    "varlen_attention",
 ]

@@ -100,16 +100,23 @@ class Attention:
         tags: tuple[str, ...] = (),
         gradient_tags: tuple[str, ...] = (),
         row_delta: RowDelta | None = None,
+        check_more: Callable[..., None] | None = None,
     ) -> None:
-        """more: the schema of the arguments between value and scale, such as "bool is_causal". forward, backward: of a
-        `Call` and these arguments, return the launches, which take dense tensors whose d is one of `head_dims`
-        (ascending). without_gradient: forward for calls that ask for no gradient, if it launches other kernels for
-        them. grouped: whether several query heads may share a key head. flops: of query, key and the arguments behind
-        value. hold, tags: as for `library.operator`. row_delta: for an operator that takes sinks and a softcap, one
-        before and one behind `more`, the launch of Δ, from which the sinks' gradient comes."""
+        """more: the schema of the arguments between value and scale, such as "bool is_causal", tensors first. forward,
+        backward: of a `Call` and these arguments, return the launches, which take dense tensors whose d is one of
+        `head_dims` (ascending). without_gradient: forward for calls that ask for no gradient, if it launches other
+        kernels for them. grouped: whether several query heads may share a key head. flops: of query, key and the
+        arguments behind value. hold, tags: as for `library.operator`. row_delta: for an operator that takes sinks and a
+        softcap, one in front of `more` and one behind it: the launch of Δ, from which the sinks' gradient comes.
+        check_more: as `check` of `library.operator`, for query and the arguments of `more`."""
         self.limits = {"dtypes": dtypes, "head_dim": head_dims[-1]}
         self._takes_sinks = row_delta is not None
-        by_name = {**self.limits, "enable_gqa": grouped, "takes_sinks": self._takes_sinks}
+        by_name = {
+            **self.limits,
+            "enable_gqa": grouped,
+            "takes_sinks": self._takes_sinks,
+            "check_more": check_more,
+        }
         if self._takes_sinks:
             more = f"Tensor? sinks, {more}, float softcap"
         of_sinks = ", Tensor grad_sinks" if self._takes_sinks else ""
@@ -144,7 +151,7 @@ class Attention:
 
             return attend
 
-        at = 4 if self._takes_sinks else 3  # the tensors among the arguments
+        at = 3 + more.count("Tensor")  # the tensors come first
         make_operator = operator(
             f"{name}(Tensor query, Tensor key, Tensor value, {more}, float scale) -> (Tensor out, Tensor lse)",
             fake=fake_attention,

@@ -134,27 +134,48 @@ class RowMask(NamedTuple):
     def forward(self, call: Call) -> Forward:
         if takes_wgmma(call.device) and call.is_plain:
             return sparse_hopper.table_forward(call, self.rows)
-        batch, heads, query_length, head_dim = call.query_shape
-        tile = fitting(RANGE_TILES[head_dim], call.device)
-        sinks = LAID_OUT if call.has_sinks else self.rows.starts.new_empty(0, dtype=torch.float32)
-        return ReadyLaunch(
-            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE, *call.softmax_options), call.dtype, "table_forward"),
-            (ceil_div(query_length, tile.block_rows), heads, batch),
-            (tile.threads,),
-            (*FORWARD_TENSORS, *call.scalars, *self.rows, np.float32(call.softcap), sinks),
-            tile.shared_bytes,
-        )
+        return table_launch(call, self.rows)
 
     def dk_dv(self, call: Call) -> DkDv:
-        *_, key_length, head_dim = call.key_shape
-        tile = fitting(RANGE_BACKWARD_TILES[head_dim], call.device)
-        starts, ends = by_key = self.rows.by_key(key_length)
+        tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
+        starts, ends = by_key = self.rows.by_key(call.key_shape[2])
         first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
         last = (first + tile.block_cols).clamp(max=len(starts)) - 1
         tiles, shapes = torch.arange(len(first)), (call.query_shape, call.key_shape)
         columns = columns_of(tiles, starts[first], ends[last], tile, *shapes)
         files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1", *call.softcap_option), call.dtype)
         return by_columns(files, "table_dk_dv", tile, columns, call, (*by_key, np.float32(call.softcap)))
+
+
+def table_launch(call: Call, rows: RowRanges) -> ReadyLaunch:
+    """The launch of table_forward of range.cu: of `FORWARD_TENSORS`, then the rows where `LAID_OUT` stands for them,
+    then the sinks if the call has some."""
+    batch, heads, query_length, head_dim = call.query_shape
+    tile = fitting(RANGE_TILES[head_dim], call.device)
+    sinks = LAID_OUT if call.has_sinks else torch.empty(0, device=call.device)
+    return ReadyLaunch(
+        kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE, *call.softmax_options), call.dtype, "table_forward"),
+        (ceil_div(query_length, tile.block_rows), heads, batch),
+        (tile.threads,),
+        (*FORWARD_TENSORS, *call.scalars, *rows, np.float32(call.softcap), sinks),
+        tile.shared_bytes,
+    )
+
+
+def table_dk_dv(call: Call, tiles: int, by_key: RowRanges) -> ReadyLaunch:
+    """The launch of table_dk_dv of range_backward.cu for columns in one piece: of `BACKWARD_TENSORS`, the items, one
+    for each of the tiles of keys, and the rows by key where `LAID_OUT` stands for them."""
+    batch, kv_heads, _, head_dim = call.key_shape
+    tile = fitting(RANGE_BACKWARD_TILES[head_dim], call.device)
+    options = *tile.options, "-DTABLE=1", *call.softcap_option
+    parts = torch.empty(0, device=call.device)
+    return ReadyLaunch(
+        kernel(f"{FOLDER}/range_backward.cu", options, call.dtype, "table_dk_dv"),
+        (tiles, kv_heads, batch),
+        (tile.threads,),
+        (*BACKWARD_TENSORS, *call.scalars, LAID_OUT, np.int32(1), parts, *by_key, np.float32(call.softcap)),
+        tile.shared_bytes,
+    )
 
 
 class RangeMask(NamedTuple):
