@@ -111,7 +111,9 @@ def _without_keys(
     query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The results where there is no query or no key at all."""
-    out = torch.zeros_like(query) + 0 * (key[:0].sum() + value[:0].sum())
+    out = torch.zeros_like(query) + sum(
+        tensor[:0].sum() for tensor in (query, key, value)
+    )  # of nothing, with gradients
     lse = torch.full((query.shape[1], query.shape[0]), -torch.inf, device=query.device)
     if sinks is not None:
         lse = sinks.detach()[:, None].expand_as(lse).contiguous()
@@ -125,7 +127,7 @@ def rows_of_sequences(
     row = torch.arange(total_q, dtype=torch.int32, device=cu_seq_q.device)
     if len(cu_seq_q) == 1:
         return RowRanges(torch.zeros_like(row), torch.zeros_like(row))
-    sequence = torch.searchsorted(cu_seq_q[1:], row, right=True)  # n for a row behind the last
+    sequence = torch.searchsorted(cu_seq_q[1:].contiguous(), row, right=True)  # n for a row behind the last
     bounded = sequence.clamp(max=len(cu_seq_q) - 2)
     first, end = cu_seq_k[bounded], cu_seq_k[bounded + 1]
     first = torch.where(sequence == bounded, first, end)

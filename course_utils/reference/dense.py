@@ -6,7 +6,8 @@ query sees every key. A query that sees no key gives a row of zeros and a log-su
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -114,25 +115,34 @@ def sparse_attention(
 
 
 def varlen_attention(
-    query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, **options: Any
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    *,
+    attend: Callable[..., Any] = attention,
+    **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attention` of each sequence: `[total, H, d]`, of which sequence s has the rows from `cu_seq[s]` to
-    `cu_seq[s + 1] - 1`. options: as for `attention`; with `return_lse` lse is `[H, total_q]`."""
-    outs = [query.new_empty(0, *query.shape[1:], dtype=torch.float64)]
-    lses = [query.new_empty(query.shape[1], 0, dtype=torch.float64)]
-    of_sequences = zip(cu_seq_q.tolist(), cu_seq_q.tolist()[1:], cu_seq_k.tolist(), cu_seq_k.tolist()[1:], strict=False)
-    for q_first, q_end, k_first, k_end in of_sequences:
-        if q_first == q_end:
+    `cu_seq[s + 1] - 1`.
+
+    attend: `attention`, or `torch_attention`, which has no log-sum-exp. options: as it takes them; of `attention` with
+    `return_lse` also lse `[H, total_q]`.
+    """
+    outs, lses = [], []
+    for rows, keys in zip(*(itertools.pairwise(cu_seq.tolist()) for cu_seq in (cu_seq_q, cu_seq_k)), strict=True):
+        one = [tensor[slice(*at)].transpose(0, 1)[None] for tensor, at in ((query, rows), (key, keys), (value, keys))]
+        if 0 in one[0].shape:
             continue
-        one = [query[q_first:q_end], key[k_first:k_end], value[k_first:k_end]]
-        if k_first == k_end:  # a key that nobody sees
-            one[1:] = (torch.zeros_like(key[:1]) if len(key) else key.new_zeros(1, *key.shape[1:]) for _ in range(2))
-            options_here = {**options, "attn_mask": torch.zeros(q_end - q_first, 1, dtype=torch.bool)}
-        else:
-            options_here = options
-        out, lse = attention(*(tensor.transpose(0, 1)[None] for tensor in one), **{**options_here, "return_lse": True})
+        more = {}
+        if 0 in one[1].shape:  # one that nobody sees
+            one[1:] = (torch.nn.functional.pad(tensor, (0, 0, 0, 1)) for tensor in one[1:])
+            more["attn_mask"] = torch.zeros(one[0].shape[2], 1, dtype=torch.bool, device=query.device)
+        found = attend(*one, **options, **more)
+        out, lse = found if isinstance(found, tuple) else (found, None)
         outs.append(out[0].transpose(0, 1))
-        lses.append(lse[0])
+        lses.append(lse[0] if lse is not None else None)
     out = torch.cat(outs)
     return (out, torch.cat(lses, dim=1)) if options.get("return_lse") else out
 
