@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_utils import checks, reference
+from course_utils.emulator import sanitize
 from course_utils.operators import varlen, varlen_attention
 from tests.helpers import tensors
 
@@ -186,3 +187,13 @@ def test_broken_rows_fail_the_check(mistake, monkeypatch, device):
     inputs, cu_seq, grad_out = inputs_of(ENDS["equal"], device=device)
     reports = reports_of(inputs, cu_seq, grad_out, window=17, gradients=False)
     assert [report for report in reports if not report.passed]
+
+
+def test_the_sanitizer_finds_nothing():
+    inputs, cu_seq, grad_out = inputs_of(ENDS["unequal"])
+    given = [tensor.requires_grad_() for tensor in inputs]
+    sinks = torch.zeros(4, requires_grad=True)
+    with sanitize() as report:
+        out = varlen_attention(*given, *cu_seq, window=20, sinks=sinks, softcap=5.0, enable_gqa=True)
+        torch.autograd.grad(out, [*given, sinks], grad_out)
+    assert report.launches and not report.findings, str(report)
