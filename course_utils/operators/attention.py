@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.cuda import ReadyLaunch
+from course_utils.cuda import LAID_OUT, ReadyLaunch
 from course_utils.operators.library import Operator, operator
 from course_utils.operators.prepare import (
     autocast,
@@ -59,6 +59,13 @@ class Call(NamedTuple):
     def softcap_option(self) -> tuple[str, ...]:
         """Of a backward kernel: what it has to know of sinks is in LSE."""
         return ("-DSOFTCAP=1",) if self.softcap else ()
+
+    @property
+    def softmax_arguments(self) -> tuple[object, ...]:
+        """What a forward kernel takes for these options: the softcap, and the sinks, which the call brings if it has
+        some."""
+        no_sinks = torch.empty(0, dtype=torch.float32, device=self.device)
+        return np.float32(self.softcap), LAID_OUT if self.has_sinks else no_sinks
 
     @property
     def scalars(self) -> tuple[np.generic, ...]:

@@ -132,16 +132,15 @@ class RowMask(NamedTuple):
     rows: RowRanges
 
     def forward(self, call: Call) -> Forward:
-        if takes_wgmma(call.device) and call.is_plain:
+        if takes_wgmma(call.device):
             return sparse_hopper.table_forward(call, self.rows)
         batch, heads, query_length, head_dim = call.query_shape
         tile = fitting(RANGE_TILES[head_dim], call.device)
-        sinks = LAID_OUT if call.has_sinks else self.rows.starts.new_empty(0, dtype=torch.float32)
         return ReadyLaunch(
             kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE, *call.softmax_options), call.dtype, "table_forward"),
             (ceil_div(query_length, tile.block_rows), heads, batch),
             (tile.threads,),
-            (*FORWARD_TENSORS, *call.scalars, *self.rows, np.float32(call.softcap), sinks),
+            (*FORWARD_TENSORS, *call.scalars, *self.rows, *call.softmax_arguments),
             tile.shared_bytes,
         )
 
@@ -273,7 +272,7 @@ Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]:
     """The launches of the backward pass, and whether they give the same bits in every run. in_turns: they are to, where
     a kernel can."""
-    if takes_wgmma(call.device) and not call.softcap:
+    if takes_wgmma(call.device):
         if isinstance(mask, DenseMask):
             return hopper_launch.ready_backward(mask.of_blocks(call), False, in_turns), in_turns
         if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and mask.ranges.dilation == 1):
