@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.cuda import ReadyLaunch
+from course_utils.cuda import LAID_OUT, ReadyLaunch
 from course_utils.operators.library import Operator, operator
 from course_utils.operators.prepare import (
     autocast,
@@ -30,8 +30,12 @@ from course_utils.operators.prepare import (
     for_kernels,
     forward_flops,
     gradients,
+    has_own_value_dim,
     padded,
+    with_one_head_dim,
 )
+
+MOST_COLUMNS = 128  # of a head, in most kernels
 
 
 class Call(NamedTuple):
@@ -51,6 +55,11 @@ class Call(NamedTuple):
         return not (self.softcap or self.has_sinks)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether its heads are wider than the tiles of most kernels."""
+        return self.query_shape[-1] > MOST_COLUMNS
+
+    @property
     def softmax_options(self) -> tuple[str, ...]:
         """Options of a forward kernel for what its softmax has besides (kernels/include/model_softmax.cuh)."""
         return *self.softcap_option, *(("-DSINKS=1",) if self.has_sinks else ())
@@ -59,6 +68,13 @@ class Call(NamedTuple):
     def softcap_option(self) -> tuple[str, ...]:
         """Of a backward kernel: what it has to know of sinks is in LSE."""
         return ("-DSOFTCAP=1",) if self.softcap else ()
+
+    @property
+    def softmax_arguments(self) -> tuple[object, ...]:
+        """What a forward kernel takes for these options: the softcap, and the sinks, which the call brings if it has
+        some."""
+        no_sinks = torch.empty(0, dtype=torch.float32, device=self.device)
+        return np.float32(self.softcap), LAID_OUT if self.has_sinks else no_sinks
 
     @property
     def scalars(self) -> tuple[np.generic, ...]:
@@ -186,13 +202,20 @@ class Attention:
         softcap: float | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Casts the tensors under autocast (to `casts_to`, or None for autocast's own dtype), checks them, and returns
-        out, or with return_lse `(out, lse)`. sinks, softcap: of an operator that takes them."""
+        out, or with return_lse `(out, lse)`. sinks, softcap: of an operator that takes them; its values may have
+        another head dimension than keys."""
         query, key, value = autocast(query, key, value, dtype=casts_to)
-        factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **self.limits)
+        value_dim = None
         if self._takes_sinks:
+            if has_own_value_dim(query, value):
+                scale = query.shape[-1] ** -0.5 if scale is None else scale
+                value_dim = value.shape[-1]
+                query, key, value = with_one_head_dim(query, key, value)
             check_sinks(sinks, query)
             more = sinks, *more, checked_softcap(softcap)
+        factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **self.limits)
         out, lse = self.operator(query, key, value, *more, factor)
+        out = out if value_dim is None else out[..., :value_dim]
         return (out, lse) if return_lse else out
 
 

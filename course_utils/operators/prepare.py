@@ -168,6 +168,19 @@ def padded(tensor: Tensor, columns: int) -> Tensor:
     return dense(pad(tensor, (0, missing)) if missing else tensor)
 
 
+def has_own_value_dim(query: Tensor, value: Tensor) -> bool:
+    """Whether the rows of value have another length than those of query, as with 128 beside 192."""
+    tensors = isinstance(query, Tensor) and isinstance(value, Tensor)
+    return tensors and query.dim() == value.dim() == 4 and query.shape[-1] != value.shape[-1]
+
+
+def with_one_head_dim(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, rows of which are filled up with zeros to the longest: scores are the same, and further columns of
+    the output are 0."""
+    columns = max(tensor.shape[-1] for tensor in tensors)
+    return tuple(pad(tensor, (0, columns - tensor.shape[-1])) for tensor in tensors)
+
+
 def for_kernels(
     query: Tensor, key: Tensor, value: Tensor, factor: float, head_dims: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -41,7 +41,7 @@ def ready_range_backward(
     of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS)
     order = order_of(columns.items, tile.rows) if deterministic else (columns.items.new_empty(0),) * 2
 
-    kernels = module(RANGE_BACKWARD, tile.options, call.dtype)
+    kernels = module(RANGE_BACKWARD, (*tile.options, *call.softcap_option), call.dtype)
     attend = ReadyLaunch(
         kernels.get_function("range_backward"),
         (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
@@ -52,6 +52,7 @@ def ready_range_backward(
             *(columns.items, np.int32(columns.heads), parts_argument(columns)),
             *by_key,
             *order,
+            np.float32(call.softcap),
         ),
         tile.shared_bytes,
     )

@@ -15,7 +15,7 @@ from course_utils.cuda import LAID_OUT, ReadyLaunch
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.prepare import fitting, not_deterministic
 from course_utils.operators.sparse_launch import RANGE_BACKWARD_TILES, table_dk_dv, table_launch
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, ready_backward, row_delta
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, WIDE, ready_backward, row_delta, takes_wgmma
 from course_utils.patterns import RowRanges
 from course_utils.patterns.arguments import MAX_LENGTH
 
@@ -41,8 +41,9 @@ def varlen_attention(
     lengths, and a CUDA graph that has captured a call follows them in place.
 
     Args:
-        query: `[total_q, H, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a GPU.
-        key, value: `[total_k, H_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
+        query: `[total_q, H, d]`, float16 or bfloat16, d up to 256, on the CPU (emulator) or a GPU.
+        key, value: `[total_k, H_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H. The
+            last dimension of value may be another, and is that of out.
         cu_seq_q, cu_seq_k: int32 `[n + 1]` on the device of query: sequence s has the rows `cu_seq_q[s]` to
             `cu_seq_q[s + 1] - 1` of query, and the same of key and value. They begin with 0 and never fall; sequences
             may be empty, and n may be 0. Rows behind the last sequence see no key. On a GPU their values are not looked
@@ -111,7 +112,7 @@ def _without_keys(
     query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The results where there is no query or no key at all."""
-    out = torch.zeros_like(query) + sum(
+    out = query.new_zeros(*query.shape[:2], value.shape[-1]) + sum(
         tensor[:0].sum() for tensor in (query, key, value)
     )  # of nothing, with gradients
     lse = torch.full((query.shape[1], query.shape[0]), -torch.inf, device=query.device)
@@ -143,13 +144,14 @@ def rows_of_sequences(
 
 
 def _forward(call: Call, cu_seq_q: Tensor, cu_seq_k: Tensor, is_causal: bool, window: int) -> Forward:
-    launch = _ready_forward(call)
+    launch = _ready_forward(call, takes_wgmma(call.device))
     rows = rows_of_sequences(cu_seq_q, cu_seq_k, call.query_shape[2], is_causal, window)
     return lambda query, key, value, out, lse, *sinks: launch(query, key, value, out, lse, *rows, *sinks)
 
 
 @functools.lru_cache(maxsize=1024)
-def _ready_forward(call: Call) -> ReadyLaunch:
+def _ready_forward(call: Call, by_wgmma: bool) -> Forward:
+    """by_wgmma: what `takes_wgmma` says now, which table_launch asks."""
     return table_launch(call, RowRanges(LAID_OUT, LAID_OUT))
 
 
@@ -189,7 +191,7 @@ _attention = Attention(
     _forward,
     _backward,
     dtypes=DTYPES,
-    head_dims=HEAD_DIMS,
+    head_dims=(*HEAD_DIMS, WIDE),
     flops=_flops,
     gradient_tags=("nondeterministic_bitwise",),
     row_delta=row_delta,

@@ -1,6 +1,7 @@
 """What models add to the softmax, a window, sinks and a softcap, alone and together: right in the dense operators and
 under a pattern, forward and backward, and seen to be wrong when broken."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -97,6 +98,36 @@ def test_right_under_a_pattern(name, device):
     expected, expected_lse = reference.sparse_attention(*inputs, pattern, **options, return_lse=True)
     plain = reference.torch_attention(*inputs, attn_mask=mask, **options)
     assert_right([checks.error_report(out, expected, plain), checks.lse_report(lse, expected_lse)])
+
+
+@pytest.mark.parametrize(("d", "value_dim"), [(200, 200), (256, 256), (192, 128), (64, 128), (40, 24)])
+def test_wide_heads_and_values_of_their_own_width(d, value_dim, device):
+    case = dataclasses.replace(CASE, head_dim=max(d, value_dim), kind="large logits")
+    query, key, value, grad_out = checks.make_inputs(case, dtype=BF16, device=device, seed=2)
+    inputs = [query[..., :d], key[..., :d], value[..., :value_dim]]
+    options = {"is_causal": True, "scale": 0.1, "enable_gqa": True, "sinks": sinks_of(case, device)}
+
+    def run(attend, as_wide=False, **more):
+        given = [tensor.detach().requires_grad_() for tensor in inputs]
+        columns = max(d, value_dim)
+        taken = [torch.nn.functional.pad(x, (0, columns - x.shape[-1])) for x in given] if as_wide else given
+        found = attend(*taken, **options, **more)
+        out, lse = found if isinstance(found, tuple) else (found, None)
+        out = out[..., :value_dim]
+        return out, lse, torch.autograd.grad(out, given, grad_out[..., :value_dim].to(out.dtype))
+
+    out, lse, grads = run(flash_attention_v2, return_lse=True)
+    expected, expected_lse, wanted = run(reference.attention, as_wide=True, return_lse=True)
+    plain, _, of_plain = run(reference.torch_attention, as_wide=True)
+    assert_right([checks.error_report(out, expected, plain), checks.lse_report(lse, expected_lse)])
+    for found, right, in_torch in zip(grads, wanted, of_plain, strict=True):
+        assert_right([checks.error_report(found, right, in_torch, factor=checks.GRADIENT_FACTOR)])
+
+
+def test_a_head_wider_than_256_is_refused():
+    query = torch.zeros(1, 1, 3, 300, dtype=HALF)
+    with pytest.raises(ValueError, match="query has head dimension 300; it must be at most 256"):
+        flash_attention_v2(query, query, query)
 
 
 def test_a_row_without_a_key_has_its_sink_alone(device):
