@@ -31,6 +31,7 @@ from course_utils.operators.prepare import (
     forward_flops,
     gradients,
     has_own_value_dim,
+    is_empty,
     padded,
     with_one_head_dim,
 )
@@ -136,11 +137,12 @@ class Attention:
         if self._takes_sinks:
             more = f"Tensor? sinks, {more}, float softcap"
         of_sinks = ", Tensor grad_sinks" if self._takes_sinks else ""
+        new_gradients = fake_gradients_and_of_sinks if self._takes_sinks else fake_gradients
 
         @operator(
             f"{name}_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, {more}, "
             f"float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value{of_sinks})",
-            fake=fake_gradients_and_of_sinks if self._takes_sinks else fake_gradients,
+            fake=new_gradients,
             check=functools.partial(check_gradient_call, **by_name),
             flops=lambda grad_out, query, key, value, out, lse, *others: flops(query, key, *others) * 5 // 2,
             tags=gradient_tags,
@@ -148,6 +150,8 @@ class Attention:
         def gradient(
             grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *others: Any
         ) -> tuple[Tensor, ...]:
+            if is_empty(query):
+                return tuple([found.zero_() for found in new_gradients(grad_out, query, key, value, out, lse, *others)])
             sinks, chosen, softcap, scale = self._parts(others)
             q, k, v, factor = for_kernels(query, key, value, scale, head_dims)
             call = Call(q.shape, k.shape, q.dtype, q.device, factor, softcap, sinks is not None)
@@ -158,6 +162,8 @@ class Attention:
 
         def attend_by(forward: Callable[..., Forward]) -> Callable[..., tuple[Tensor, Tensor]]:
             def attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+                if is_empty(query):
+                    return empty_outputs(query)
                 sinks, chosen, softcap, scale = self._parts(others)
                 q, k, v, factor = for_kernels(query, key, value, scale, head_dims)
                 out, lse = empty_outputs(q)

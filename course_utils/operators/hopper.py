@@ -12,7 +12,7 @@ from course_utils.arguments import check_tensor, flag, kind
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.hopper_launch import E4M3, counter, forward_launch, ready_backward
 from course_utils.operators.library import operator, refuse_gradient
-from course_utils.operators.prepare import check_call, check_inputs, cut, dense, forward_flops, padded
+from course_utils.operators.prepare import check_call, check_inputs, cut, dense, forward_flops, is_empty, padded
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS
 from course_utils.operators.windowed import is_plain, windowed_attention
 
@@ -162,6 +162,8 @@ def _empty_e4m3_outputs(query: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 )
 def _e4m3_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     q_scale, k_scale, v_scale, is_causal, scale = others
+    if is_empty(query):
+        return _empty_e4m3_outputs(query)
     if query.device.type == "cpu":  # on a GPU it would have to wait for the numbers
         for name, given in (("q_scale", q_scale), ("k_scale", k_scale)):
             low, high = given.min().item(), given.max().item()

@@ -34,8 +34,9 @@ def check_inputs(
     """Checks the arguments of an attention operator and returns the factor of the scores.
 
     query: `[B, H, L_q, d]`; key, value: `[B, H, L_k, d]` (with enable_gqa a divisor of H heads), all of one device and
-    of one of `dtypes`. head_dim: the most that d may be, None for any. scale: a finite number, or None for
-    `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it got and what it takes.
+    of one of `dtypes`; B and H may be 0, for which see `is_empty`. head_dim: the most that d may be, None for any.
+    scale: a finite number, or None for `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it
+    got and what it takes.
     """
     kinds = kind("query", query), kind("key", key), kind("value", value)
     _check(*kinds, flag("enable_gqa", enable_gqa), dtypes, head_dim)
@@ -146,6 +147,12 @@ def checked_scale(scale: float, alternative: str = "") -> float:
     if not abs(scale) <= MAX_SCALE:  # nor NaN: torch.compile cannot trace math.isnan of a number that it keeps open
         raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32{alternative}")
     return float(scale) if abs(scale) >= MIN_SCALE else 0.0
+
+
+def is_empty(query: Tensor) -> bool:
+    """Whether the batch or the heads are 0. An operator then returns empty results, and gradients of 0, without a
+    launch: a grid has at least one block."""
+    return query.numel() == 0
 
 
 def dense(tensor: Tensor) -> Tensor:
