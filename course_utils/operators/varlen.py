@@ -12,6 +12,7 @@ from torch import Tensor
 from course_utils.arguments import check_tensor, flag, integer
 from course_utils.costs import ceil_div
 from course_utils.cuda import LAID_OUT, ReadyLaunch
+from course_utils.operators import hopper_launch, sparse_hopper_backward
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.prepare import fitting, not_deterministic
 from course_utils.operators.sparse_launch import RANGE_BACKWARD_TILES, table_dk_dv, table_launch
@@ -157,10 +158,17 @@ def _ready_forward(call: Call, by_wgmma: bool) -> Forward:
 
 def _backward(call: Call, cu_seq_q: Tensor, cu_seq_k: Tensor, is_causal: bool, window: int) -> Backward:
     not_deterministic("varlen_attention", "dQ")
-    launch = _ready_dk_dv(call)
     by_key = rows_of_sequences(cu_seq_q, cu_seq_k, call.query_shape[2], is_causal, window).by_key(call.key_shape[2])
+    if takes_wgmma(call.device) and not call.is_wide:
+        launch, items = _ready_hopper(call), sparse_hopper_backward.columns_in_one_piece(by_key, call)
+        ready = hopper_launch.ready_backward(call, False, False)
+        return ready._replace(backward=lambda *tensors: launch(*tensors, items, *by_key))
     items = columns_of_sequences(by_key, fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device).block_cols)
-    return ready_backward(call, lambda *tensors: launch(*tensors, items, *by_key))
+    dk_dv = _ready_dk_dv(call)
+    return ready_backward(call, lambda *tensors: dk_dv(*tensors, items, *by_key))
+
+
+_ready_hopper = functools.lru_cache(maxsize=1024)(sparse_hopper_backward.table_backward)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -139,6 +139,21 @@ def test_a_row_without_a_key_has_its_sink_alone(device):
     torch.testing.assert_close(lse[0, :, :5], sinks[:, None].expand(2, 5))
 
 
+def test_compiled_in_one_graph_it_gives_the_same(device):
+    *inputs, grad_out = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
+
+    def attend(query, key, value, sinks):
+        return flash_attention_v2(query, key, value, window=20, sinks=sinks, softcap=3.0, enable_gqa=True)
+
+    found = []
+    for function in (attend, torch.compile(attend, fullgraph=True, backend="aot_eager")):
+        given = [tensor.detach().requires_grad_() for tensor in (*inputs, sinks_of(CASE, device))]
+        out = function(*given)
+        found.append((out, *torch.autograd.grad(out, given, grad_out)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)  # dQ is summed by atomics, in no fixed order
+
+
 def test_the_operator_of_chapter_07_takes_them_too(device):
     *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
     options = {"window": 20, "sinks": sinks_of(CASE, device), "softcap": 3.0, "enable_gqa": True}

@@ -7,7 +7,7 @@ import torch
 
 from course_utils import checks, reference
 from course_utils.emulator import sanitize
-from course_utils.operators import varlen, varlen_attention
+from course_utils.operators import sparse_launch, varlen, varlen_attention
 from tests.helpers import tensors
 
 HALF, BF16 = torch.float16, torch.bfloat16
@@ -73,6 +73,18 @@ def test_each_sequence_is_as_if_it_were_alone(ends, mask, device):
     )
     sinks = torch.linspace(-3, 4, 4, device=device) if n % 2 else None
     options = {"sinks": sinks, "softcap": (None, 5.0, None)[n % 3]}
+    assert_right(reports_of(inputs, cu_seq, grad_out, **MASKS[mask], **options))
+
+
+@pytest.mark.parametrize(
+    ("ends", "mask"), [("unequal", "causal"), ("more queries than keys", "window"), ("one", "all")]
+)
+def test_each_is_by_the_kernels_for_hopper_too(ends, mask, monkeypatch):
+    for room in (varlen, sparse_launch):
+        monkeypatch.setattr(room, "takes_wgmma", lambda _: True)
+    varlen._ready_forward.cache_clear()
+    options = {"sinks": torch.linspace(-3, 4, 4), "softcap": 5.0} if mask == "causal" else {}
+    inputs, cu_seq, grad_out = inputs_of(ENDS[ends], d=128 if mask == "all" else 64)
     assert_right(reports_of(inputs, cu_seq, grad_out, **MASKS[mask], **options))
 
 
