@@ -117,23 +117,16 @@ class Attention:
         tags: tuple[str, ...] = (),
         gradient_tags: tuple[str, ...] = (),
         row_delta: RowDelta | None = None,
-        check_more: Callable[..., None] | None = None,
     ) -> None:
         """more: the schema of the arguments between value and scale, such as "bool is_causal", tensors first. forward,
         backward: of a `Call` and these arguments, return the launches, which take dense tensors whose d is one of
         `head_dims` (ascending). without_gradient: forward for calls that ask for no gradient, if it launches other
         kernels for them. grouped: whether several query heads may share a key head. flops: of query, key and the
         arguments behind value. hold, tags: as for `library.operator`. row_delta: for an operator that takes sinks and a
-        softcap, one in front of `more` and one behind it: the launch of Δ, from which the sinks' gradient comes.
-        check_more: as `check` of `library.operator`, for query and the arguments of `more`."""
+        softcap, one in front of `more` and one behind it: the launch of Δ, from which the sinks' gradient comes."""
         self.limits = {"dtypes": dtypes, "head_dim": head_dims[-1]}
         self._takes_sinks = row_delta is not None
-        by_name = {
-            **self.limits,
-            "enable_gqa": grouped,
-            "takes_sinks": self._takes_sinks,
-            "check_more": check_more,
-        }
+        by_name = {**self.limits, "enable_gqa": grouped, "takes_sinks": self._takes_sinks}
         if self._takes_sinks:
             more = f"Tensor? sinks, {more}, float softcap"
         of_sinks = ", Tensor grad_sinks" if self._takes_sinks else ""
@@ -158,7 +151,7 @@ class Attention:
             of_out = padded(out, q.shape[-1]), padded(grad_out, q.shape[-1])
             found = backward(call, *chosen)(q, k, v, of_out[0], dense(lse), of_out[1])
             found = gradients(query, scale, *found)
-            return (*found, _gradient_of_sinks(sinks, lse, row_delta(call), *of_out)) if row_delta else found
+            return (*found, gradient_of_sinks(sinks, lse, row_delta(call), *of_out)) if row_delta else found
 
         def attend_by(forward: Callable[..., Forward]) -> Callable[..., tuple[Tensor, Tensor]]:
             def attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
@@ -225,7 +218,7 @@ class Attention:
         return (out, lse) if return_lse else out
 
 
-def _gradient_of_sinks(
+def gradient_of_sinks(
     sinks: Tensor | None, lse: Tensor, row_delta: ReadyLaunch, out: Tensor, grad_out: Tensor
 ) -> Tensor:
     """A sink has the weight exp(sink − lse) and a value of 0: its score's gradient is −Δ times that, in each row."""

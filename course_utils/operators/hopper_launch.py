@@ -166,8 +166,10 @@ class ReadyBackward(NamedTuple):
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of query, key and value. All tensors are dense; out `[B, H, L_q, d]`, lse `[B, H, L_q]`."""
-        grad_query, grad_key, grad_value = map(torch.empty_like, (query, key, value))
+        """The gradients of query, key and value. out `[B, H, L_q, d]`, its gradient and lse `[B, H, L_q]` are dense, and
+        so are the others where the launch's maps are of dense tensors."""
+        grad_query = torch.empty_like(query, memory_format=torch.contiguous_format)
+        grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
         dtypes = torch.float32, torch.float32, torch.int32
         made = [torch.empty(n, dtype=of, device=query.device) for n, of in zip(self.sizes, dtypes, strict=True)]
         statistics, dq_sum, turns = made

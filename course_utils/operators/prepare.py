@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -69,19 +68,13 @@ def check_call(
     head_dim: int | None = None,
     enable_gqa: bool = False,
     takes_sinks: bool = False,
-    check_more: Callable[..., None] | None = None,
 ) -> None:
     """`check_inputs` for an operator that is called by its name. others: its other arguments, the scale last;
-    takes_sinks: of these the sinks are the first, and the softcap is the last but one, 0 for none; check_more: checks
-    those between."""
+    takes_sinks: of these the sinks are the first, and the softcap is the last but one, 0 for none."""
     check_scale(others[-1])
-    *more, _ = others
     if takes_sinks:
-        sinks, *more, softcap = more
-        check_sinks(sinks, query)
-        checked_softcap(softcap or None)
-    if check_more:
-        check_more(query, *more)
+        check_sinks(others[0], query)
+        checked_softcap(others[-2] or None)
     check_inputs(query, key, value, scale=None, dtypes=dtypes, head_dim=head_dim, enable_gqa=enable_gqa)
 
 

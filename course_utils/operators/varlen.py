@@ -5,6 +5,7 @@ are made on the device at each call: the host never waits for the lengths."""
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +14,32 @@ from course_utils.arguments import check_tensor, flag, integer
 from course_utils.costs import ceil_div
 from course_utils.cuda import LAID_OUT, ReadyLaunch
 from course_utils.operators import hopper_launch, sparse_hopper_backward
-from course_utils.operators.attention import Attention, Backward, Call, Forward
-from course_utils.operators.prepare import fitting, not_deterministic
+from course_utils.operators.attention import MOST_COLUMNS, Backward, Call, Forward, gradient_of_sinks
+from course_utils.operators.library import operator
+from course_utils.operators.prepare import (
+    autocast,
+    check_call,
+    check_inputs,
+    check_sinks,
+    checked_softcap,
+    cut,
+    dense,
+    fake_gradients_and_of_sinks,
+    fitting,
+    for_kernels,
+    gradients,
+    not_deterministic,
+    padded,
+    positive_factor,
+    with_one_head_dim,
+)
 from course_utils.operators.sparse_launch import RANGE_BACKWARD_TILES, table_dk_dv, table_launch
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, WIDE, ready_backward, row_delta, takes_wgmma
 from course_utils.patterns import RowRanges
 from course_utils.patterns.arguments import MAX_LENGTH
 
 NO_WINDOW = 0
+HEAD_DIMS_TAKEN = *HEAD_DIMS, WIDE
 
 
 def varlen_attention(
@@ -68,20 +87,18 @@ def varlen_attention(
     window = NO_WINDOW if window is None else integer("window", window, 1, MAX_LENGTH)
     if 0 in (query.shape[0], key.shape[0]):
         return _without_keys(query, key, value, sinks, return_lse)
-    out, lse = _attention(
-        *(tensor.transpose(0, 1)[None] for tensor in (query, key, value)),
-        cu_seq_q,
-        cu_seq_k,
-        flag("is_causal", is_causal),
-        window,
-        sinks=sinks,
-        softcap=softcap,
-        scale=scale,
-        enable_gqa=enable_gqa,
-        return_lse=True,
-    )
-    out = out[0].transpose(0, 1).contiguous()
-    return (out, lse[0]) if return_lse else out
+    query, key, value = autocast(query, key, value)
+    columns, value_columns = query.shape[-1], value.shape[-1]
+    scale = columns**-0.5 if scale is None else scale
+    if columns != value_columns:
+        query, key, value = with_one_head_dim(query, key, value)
+    heads_first = map(_heads_first, (query, key, value))
+    factor = check_inputs(*heads_first, scale=scale, enable_gqa=enable_gqa, dtypes=DTYPES, head_dim=WIDE)
+    check_sinks(sinks, _heads_first(query))
+    numbers = flag("is_causal", is_causal), window, checked_softcap(softcap), factor
+    out, lse = _attention(query, key, value, sinks, cu_seq_q, cu_seq_k, *numbers)
+    out = out if columns == value_columns else out[..., :value_columns]
+    return (out, lse) if return_lse else out
 
 
 def _check_packed(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -144,21 +161,115 @@ def rows_of_sequences(
 # ---------------------------------------------------------------------------------------------- the operator
 
 
-def _forward(call: Call, cu_seq_q: Tensor, cu_seq_k: Tensor, is_causal: bool, window: int) -> Forward:
-    launch = _ready_forward(call, takes_wgmma(call.device))
-    rows = rows_of_sequences(cu_seq_q, cu_seq_k, call.query_shape[2], is_causal, window)
-    return lambda query, key, value, out, lse, *sinks: launch(query, key, value, out, lse, *rows, *sinks)
+def _heads_first(packed: Tensor) -> Tensor:
+    """`[total, H, d]` as a batch of one `[1, H, total, d]`, without a copy; and back by `_packed`."""
+    return packed.transpose(0, 1)[None]
 
 
-@functools.lru_cache(maxsize=1024)
-def _ready_forward(call: Call, by_wgmma: bool) -> Forward:
-    """by_wgmma: what `takes_wgmma` says now, which table_launch asks."""
-    return table_launch(call, RowRanges(LAID_OUT, LAID_OUT))
+def _packed(heads_first: Tensor) -> Tensor:
+    return heads_first[0].transpose(0, 1)
 
 
-def _backward(call: Call, cu_seq_q: Tensor, cu_seq_k: Tensor, is_causal: bool, window: int) -> Backward:
+def _laid_out(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, by_maps: bool
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """`[1, H, total, D]` and the factor, as `for_kernels`. by_maps: kernels that read through tensor maps take rows as
+    they are packed, without a copy."""
+    if not by_maps:
+        return for_kernels(*map(_heads_first, (query, key, value)), scale, HEAD_DIMS_TAKEN)
+    query, factor = positive_factor(query, scale)
+    columns = next(d for d in HEAD_DIMS if d >= query.shape[-1])
+    return *(_heads_first(padded(tensor, columns)) for tensor in (query, key, value)), factor
+
+
+def _by_maps(query: Tensor) -> bool:
+    return takes_wgmma(query.device) and query.shape[-1] <= MOST_COLUMNS
+
+
+def _call(query: Tensor, key: Tensor, factor: float, softcap: float, sinks: Tensor | None) -> Call:
+    return Call(query.shape, key.shape, query.dtype, query.device, factor, softcap, sinks is not None)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> None:
+    _check_packed(query, key, value)
+    sinks, cu_seq_q, cu_seq_k, *_, softcap, scale = others
+    heads_first = [_heads_first(tensor) for tensor in (query, key, value)]
+    check_call(*heads_first, sinks, softcap, scale, dtypes=DTYPES, head_dim=WIDE, enable_gqa=True, takes_sinks=True)
+    _check_sequences(query, cu_seq_q, cu_seq_k)
+
+
+def _check_gradient(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *others: Any
+) -> None:
+    _check(query, key, value, *others)
+    for name, tensor in (("grad_out", grad_out), ("out", out)):
+        check_tensor(name, tensor, tuple(query.shape), like=("query", query))
+    check_tensor("lse", lse, (query.shape[1], query.shape[0]), (torch.float32,), like=("query", query))
+
+
+def _outputs(query: Tensor) -> tuple[Tensor, Tensor]:
+    """What is returned: out `[total, H, d]`, and the log-sum-exp, float32 `[H, total]`."""
+    rows, heads, _ = query.shape
+    return query.new_empty(query.shape), query.new_empty((heads, rows), dtype=torch.float32)
+
+
+def _flops(query: Tensor, key: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor) -> int:
+    """FLOPs of the products of all pairs inside of the sequences, causal or not."""
+    pairs = int((cu_seq_q.diff().long() * cu_seq_k.diff().long()).sum())
+    return 4 * query.shape[1] * query.shape[2] * pairs
+
+
+OF_SEQUENCES = (
+    "Tensor? sinks, Tensor cu_seq_q, Tensor cu_seq_k, bool is_causal, SymInt window, float softcap, float scale"
+)
+
+
+@operator(
+    f"varlen_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+    f"{OF_SEQUENCES}) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value, Tensor grad_sinks)",
+    fake=fake_gradients_and_of_sinks,
+    check=_check_gradient,
+    flops=lambda grad_out, query, key, value, out, lse, sinks, *others: _flops(query, key, *others[:2]) * 5 // 2,
+    tags=("nondeterministic_bitwise",),
+)
+def _gradient(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *others: Any
+) -> tuple[Tensor, ...]:
+    sinks, cu_seq_q, cu_seq_k, is_causal, window, softcap, scale = others
     not_deterministic("varlen_attention", "dQ")
-    by_key = rows_of_sequences(cu_seq_q, cu_seq_k, call.query_shape[2], is_causal, window).by_key(call.key_shape[2])
+    q, k, v, factor = _laid_out(query, key, value, scale, _by_maps(query))
+    call, lse = _call(q, k, factor, softcap, sinks), dense(lse[None])
+    out, grad_out = (padded(_heads_first(tensor), q.shape[-1]) for tensor in (out, grad_out))
+    by_key = rows_of_sequences(cu_seq_q, cu_seq_k, query.shape[0], is_causal, window).by_key(key.shape[0])
+    found = _backward(call, by_key)(q, k, v, out, lse, grad_out)
+    of_sinks = gradient_of_sinks(sinks, lse, row_delta(call), out, grad_out)
+    found = gradients(_heads_first(query), scale, *found)
+    return *(_packed(grad).contiguous() for grad in found), of_sinks
+
+
+@operator(
+    f"varlen_attention(Tensor query, Tensor key, Tensor value, {OF_SEQUENCES}) -> (Tensor out, Tensor lse)",
+    fake=lambda query, *_: _outputs(query),
+    check=_check,
+    flops=lambda query, key, value, sinks, *others: _flops(query, key, *others[:2]),
+    gradient=_gradient,
+    saves=lambda inputs, results: ((*inputs[:3], *results, *inputs[3:6]), inputs[6:]),
+)
+def _attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    sinks, cu_seq_q, cu_seq_k, is_causal, window, softcap, scale = others
+    by_maps, columns = _by_maps(query), query.shape[-1]
+    q, k, v, factor = _laid_out(query, key, value, scale, by_maps)
+    out, lse = _outputs(_packed(q))
+    written = _heads_first(out) if by_maps else q.new_empty(q.shape)
+    launch = _ready_forward(_call(q, k, factor, softcap, sinks), by_maps)
+    rows = rows_of_sequences(cu_seq_q, cu_seq_k, query.shape[0], is_causal, window)
+    launch(q, k, v, written, lse[None], *rows, *(() if sinks is None else (dense(sinks),)))
+    if not by_maps:
+        out.copy_(_packed(written))
+    return cut(out, columns), lse
+
+
+def _backward(call: Call, by_key: RowRanges) -> Backward:
     if takes_wgmma(call.device) and not call.is_wide:
         launch, items = _ready_hopper(call), sparse_hopper_backward.columns_in_one_piece(by_key, call)
         ready = hopper_launch.ready_backward(call, False, False)
@@ -166,6 +277,12 @@ def _backward(call: Call, cu_seq_q: Tensor, cu_seq_k: Tensor, is_causal: bool, w
     items = columns_of_sequences(by_key, fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device).block_cols)
     dk_dv = _ready_dk_dv(call)
     return ready_backward(call, lambda *tensors: dk_dv(*tensors, items, *by_key))
+
+
+@functools.lru_cache(maxsize=1024)
+def _ready_forward(call: Call, by_wgmma: bool) -> Forward:
+    """by_wgmma: what `takes_wgmma` says now, which table_launch asks."""
+    return table_launch(call, RowRanges(LAID_OUT, LAID_OUT))
 
 
 _ready_hopper = functools.lru_cache(maxsize=1024)(sparse_hopper_backward.table_backward)
@@ -185,23 +302,3 @@ def columns_of_sequences(by_key: RowRanges, block_cols: int) -> Tensor:
     starts = by_key.starts[first]
     ends = torch.maximum(by_key.ends[last], starts)
     return torch.stack(((first // block_cols).int(), starts, ends, torch.full_like(starts, -1)), dim=1)
-
-
-def _flops(query: Tensor, key: Tensor, sinks: Tensor | None, cu_seq_q: Tensor, cu_seq_k: Tensor, *_: object) -> int:
-    """FLOPs of the products of all pairs inside of the sequences, causal or not."""
-    _, heads, _, head_dim = query.shape
-    return 4 * heads * head_dim * int((cu_seq_q.diff().long() * cu_seq_k.diff().long()).sum())
-
-
-_attention = Attention(
-    "varlen_attention",
-    "Tensor cu_seq_q, Tensor cu_seq_k, bool is_causal, SymInt window",
-    _forward,
-    _backward,
-    dtypes=DTYPES,
-    head_dims=(*HEAD_DIMS, WIDE),
-    flops=_flops,
-    gradient_tags=("nondeterministic_bitwise",),
-    row_delta=row_delta,
-    check_more=_check_sequences,
-)

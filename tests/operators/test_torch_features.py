@@ -68,7 +68,7 @@ def some_sinks(device, grad=False):
 
 def varlen_inputs(device, grad=False):
     """Three sequences, of which one is empty and one has more queries than keys; causal, with all options."""
-    inputs = attention_inputs(device, grad=grad, lengths=(9, 7))
+    inputs = [tensor[0].transpose(0, 1).requires_grad_(grad) for tensor in attention_inputs(device, lengths=(9, 7))]
     ends = ([0, 4, 4, 9], [0, 3, 3, 7])
     cu_seq = (torch.tensor(one, dtype=torch.int32, device=device) for one in ends)
     return *inputs, some_sinks(device, grad), *cu_seq, True, 3, 5.0, 0.3
@@ -179,7 +179,7 @@ EXAMPLES = {
             0.3,
         ),
     ),
-    "varlen_attention": (varlen._attention.operator, lambda device, grad: varlen_inputs(device, grad)),
+    "varlen_attention": (varlen._attention, lambda device, grad: varlen_inputs(device, grad)),
     "lightning_indexer": (indexer._indexer, lambda device, grad: (*index_inputs(device), None, None, -1)),
     "lightning_indexer, FP8": (indexer._indexer, lambda device, grad: fp8_inputs(device)),
     "select_topk": (topk._select, lambda device, grad: (tensors.random(5, 3, device=device).mT, 1)),
@@ -219,10 +219,8 @@ EXAMPLES = {
         ),
     ),
     "varlen_attention_backward": (
-        varlen._attention.operator.gradient,
-        lambda device, grad: gradient_inputs(
-            varlen._attention.operator, varlen_inputs(device)[:3], *varlen_inputs(device)[3:]
-        ),
+        varlen._gradient,
+        lambda device, grad: gradient_inputs(varlen._attention, varlen_inputs(device)[:3], *varlen_inputs(device)[3:]),
     ),
     "sparse_mla_backward": (
         mla._gradient,
