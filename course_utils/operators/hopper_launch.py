@@ -166,8 +166,8 @@ class ReadyBackward(NamedTuple):
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The gradients of query, key and value. out `[B, H, L_q, d]`, its gradient and lse `[B, H, L_q]` are dense, and
-        so are the others where the launch's maps are of dense tensors."""
+        """The gradients of query, key and value. out `[B, H, L_q, d]`, its gradient and lse `[B, H, L_q]` are dense,
+        the others strided as the launch was made for."""
         grad_query = torch.empty_like(query, memory_format=torch.contiguous_format)
         grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
         dtypes = torch.float32, torch.float32, torch.int32

@@ -108,5 +108,5 @@ def test_what_it_does_not_take():
     query, key, value = (random(1, 2, 8, 64, seed=seed) for seed in range(3))
     with pytest.raises(TypeError, match="query has dtype torch.float32; it must be torch.float16 or torch.bfloat16"):
         flash_attention_hopper(query.float(), key.float(), value.float())
-    with pytest.raises(ValueError, match="query has head dimension 160; it must be at most 128"):
-        flash_attention_hopper(*(random(1, 2, 8, 160, seed=seed) for seed in range(3)))
+    with pytest.raises(ValueError, match="query has head dimension 300; it must be at most 256"):
+        flash_attention_hopper(*(random(1, 2, 8, 300, seed=seed) for seed in range(3)))

@@ -2,6 +2,7 @@
 under a pattern, forward and backward, and seen to be wrong when broken."""
 
 import dataclasses
+import functools
 import itertools
 
 import pytest
@@ -41,9 +42,9 @@ def sinks_of(case, device):
     return torch.linspace(-3, 6, case.heads, device=device)
 
 
-def reports_of(operator, case, options, dtype, device, sinks, seed=1):
-    """Comparisons of out, lse and all gradients with float64."""
-    *inputs, grad_out = checks.make_inputs(case, dtype=dtype, device=device, seed=seed)
+def reports_of(operator, case, options, dtype, device, sinks, attn_mask=None):
+    """Comparisons of out, lse and all gradients with float64. attn_mask: what the operator has built in."""
+    *inputs, grad_out = checks.make_inputs(case, dtype=dtype, device=device, seed=1)
     options = options | {"scale": case.scale, "enable_gqa": case.heads != case.kv_heads}
 
     def run(attend, dtypes, **more):
@@ -58,8 +59,9 @@ def reports_of(operator, case, options, dtype, device, sinks, seed=1):
 
     with checks.poisoned_outputs():
         out, lse, grads = run(operator, (dtype, torch.float32), return_lse=True)
-    expected, expected_lse, wanted = run(reference.attention, (torch.float64, torch.float64), return_lse=True)
-    plain, _, of_plain = run(reference.torch_attention, (dtype, torch.float32))
+    mask = {} if attn_mask is None else {"attn_mask": attn_mask}
+    expected, expected_lse, wanted = run(reference.attention, (torch.float64, torch.float64), return_lse=True, **mask)
+    plain, _, of_plain = run(reference.torch_attention, (dtype, torch.float32), **mask)
     reports = [checks.error_report(out, expected, plain), checks.lse_report(lse, expected_lse)]
     for name, *of_each in zip(("dq", "dk", "dv", "dsinks"), grads, wanted, of_plain, strict=False):
         found, right, in_torch = of_each  # that of the sinks comes from Δ, which is as exact as the 16 bits of out
@@ -83,21 +85,22 @@ PATTERNS = {
     "documents": patterns.document([60, 7, 83]) & patterns.causal(),
     "equal blocks": patterns.block_diagonal(64),
     "a window": patterns.sliding_window(33),
+    "sinks and a window": patterns.streaming(4, 30),
+    "BigBird": patterns.bigbird(block=16, global_blocks=1, seed=5),
 }
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_right_under_a_pattern(name, device):
-    pattern, (rows, columns) = PATTERNS[name], (CASE.query_length, CASE.key_length)
-    mask = pattern.mask(rows, columns, device=device)
+    pattern = PATTERNS[name]
 
-    *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
-    sinks = sinks_of(CASE, device)
-    options = {"softcap": 4.0, "sinks": sinks, "enable_gqa": True}
-    out, lse = sparse_attention(*inputs, pattern, **options, return_lse=True)
-    expected, expected_lse = reference.sparse_attention(*inputs, pattern, **options, return_lse=True)
-    plain = reference.torch_attention(*inputs, attn_mask=mask, **options)
-    assert_right([checks.error_report(out, expected, plain), checks.lse_report(lse, expected_lse)])
+    mask = pattern.mask(CASE.query_length, CASE.key_length, device=device)
+    attend = functools.partial(under, pattern)
+    assert_right(reports_of(attend, CASE, {"softcap": 4.0}, HALF, device, sinks_of(CASE, device), mask))
+
+
+def under(pattern, query, key, value, **options):
+    return sparse_attention(query, key, value, pattern, **options)
 
 
 @pytest.mark.parametrize(("d", "value_dim"), [(200, 200), (256, 256), (192, 128), (64, 128), (40, 24)])
@@ -179,10 +182,10 @@ def test_bad_input_is_named(wrong, message):
         flash_attention_v2(*inputs, enable_gqa=True, **wrong)
 
 
-def test_a_pattern_whose_rows_are_no_ranges_has_neither(device):
-    *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
-    with pytest.raises(NotImplementedError, match="streaming.* with sinks or a softcap"):
-        sparse_attention(*inputs, patterns.streaming(4, 30), softcap=3.0, enable_gqa=True)
+def test_a_pattern_whose_rows_are_no_ranges_has_no_wide_heads():
+    query = torch.zeros(1, 1, 9, 200, dtype=HALF)
+    with pytest.raises(NotImplementedError, match="streaming.* with head dimension 256: .* at most 128"):
+        sparse_attention(query, query, query, patterns.streaming(4, 30))
 
 
 def under_a_new_pattern(query, key, value, *, window, **options):
