@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,9 +10,7 @@ from torch import Tensor
 
 from course_utils.patterns.arguments import integers
 from course_utils.patterns.definition import Definition, Shape
-from course_utils.patterns.pattern import Pattern, refuse_in_graph
-
-MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+from course_utils.patterns.pattern import MaskMod, Pattern, refuse_in_graph
 
 _LENGTHS = (131072, 8192, 1024, 256, 64, 16, 4, 1)  # a mask_mod is tried at the largest that its tables take
 _HEADS = [(n, n) for n in range(1, 32)] + [(1, 0), (0, 1), (3, 64), (64, 3)]  # (b, h) that must give what (0, 0) gives
