@@ -108,12 +108,12 @@ __device__ inline void weights(KeysByQueries& St, const float* LSE, float factor
 // dSᵀ = Pᵀ ∘ (dPᵀ − Δ) in place of dPᵀ. With a softcap times 1 − tanh², and there are no registers to keep
 // tanh in: it comes back as (log2(P) + LSE) / factor. Where P is 0, and its logarithm −∞, fmaxf makes that 0.
 __device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& Pt,
-                                       const Statistics& statistics, float factor) {
+                                       const float* delta, const float* LSE, float factor) {
     const float inverse = SOFTCAP ? 1 / factor : 0;
     each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
-        dPt[n][e] = Pt[n][e] * (dPt[n][e] - statistics.delta[query]);
+        dPt[n][e] = Pt[n][e] * (dPt[n][e] - delta[query]);
         if (SOFTCAP) {
-            const float tanh = (log2_approx(Pt[n][e]) + statistics.LSE[query]) * inverse;
+            const float tanh = (log2_approx(Pt[n][e]) + LSE[query]) * inverse;
             dPt[n][e] *= fmaxf(1 - tanh * tanh, 0);
         }
     });
@@ -173,7 +173,7 @@ meet_tile(KeyGradients& keys, Shared& shared, const Walk& walk, int n, int w, fl
     weights(St, statistics.LSE, factor);
     hide(St);
     wait_for_product<0>(dPt);
-    score_gradients(dPt, St, statistics, factor);
+    score_gradients(dPt, St, statistics.delta, statistics.LSE, factor);
     pack_weights(Pt, St);
     pack_weights(dSt, dPt);
     write_dSt(dSt_tile, dSt, w);

@@ -142,14 +142,20 @@ __device__ inline void compute_dPt(KeysByQueries& dPt, const KeyGradients& keys,
         multiply_transposed(dPt, keys.V[d / 16], at(by_columns(dO), r, d));
 }
 
-// Line 14: dSᵀ = Pᵀ ∘ (dPᵀ − Δ), at once rounded as the left factor that line 16 takes. With a softcap
-// St is tanh(S / cap), of which 1 − tanh² is the derivative.
-__device__ inline void compute_dSt(LeftFactor& dSt, const KeysByQueries& Pt, const KeysByQueries& St,
+// With a softcap, while St is tanh(S / cap), whose derivative is 1 − tanh²: dPᵀ becomes (dPᵀ − Δ) times
+// that, so that tanh need not be kept beside P.
+__device__ inline void uncap(KeysByQueries& dPt, const KeysByQueries& St, const float* delta) {
+    each_of_lane<M, 2>([&](int m, int n, int e, int key, int query) {
+        dPt[m][n][e] = (dPt[m][n][e] - delta[query]) * (1 - St[m][n][e] * St[m][n][e]);
+    });
+}
+
+// Line 14: dSᵀ = Pᵀ ∘ (dPᵀ − Δ), at once rounded as the left factor that line 16 takes.
+__device__ inline void compute_dSt(LeftFactor& dSt, const KeysByQueries& Pt,
                                    const KeysByQueries& dPt, const float* delta) {
     KeysByQueries exact;
     each_of_lane<M, 2>([&](int m, int n, int e, int key, int query) {
-        exact[m][n][e] = Pt[m][n][e] * (dPt[m][n][e] - delta[query]);
-        if (SOFTCAP) exact[m][n][e] *= 1 - St[m][n][e] * St[m][n][e];
+        exact[m][n][e] = Pt[m][n][e] * (SOFTCAP ? dPt[m][n][e] : dPt[m][n][e] - delta[query]);
     });
     as_left_factor(dSt, exact);
 }
@@ -190,15 +196,16 @@ __device__ inline void accumulate(KeyGradients& keys, Tiles& tile, int place, fl
     for (int r = 0; r < B_R; r += 16) {
         KeysByQueries St, Pt, dPt;
         LeftFactor dSt;
-        compute_St(St, keys, Q, r);                             // line 10
+        compute_St(St, keys, Q, r);                         // line 10
         if (SOFTCAP) cap_scores(St, scale / softmax.softcap);
-        compute_dPt(dPt, keys, dO, r);                          // line 13
+        compute_dPt(dPt, keys, dO, r);                      // line 13
+        if (SOFTCAP) uncap(dPt, St, tile.delta[place] + r);
         compute_Pt(Pt, St, tile.LSE[place] + r, softmax.factor(scale));   // line 11
         if (edge) hide(Pt, r, visible);
-        compute_dSt(dSt, Pt, St, dPt, tile.delta[place] + r);   // line 14
-        if (with_dQ) store_dSt(tile.dSt[place], dSt, r);        // line 15: its dS, for add_dQ
-        add_dV(keys, Pt, dO, r);                                // line 12
-        add_dK(keys, dSt, Q, r);                                // line 16
+        compute_dSt(dSt, Pt, dPt, tile.delta[place] + r);   // line 14
+        if (with_dQ) store_dSt(tile.dSt[place], dSt, r);    // line 15: its dS, for add_dQ
+        add_dV(keys, Pt, dO, r);                            // line 12
+        add_dK(keys, dSt, Q, r);                            // line 16
     }
 }
 

@@ -430,7 +430,7 @@ def test_a_broken_packing_fails_the_check(break_kernel, right, wrong):
     ("path", "right", "wrong"),
     every_second(
         [
-            ("atomics", "Pt[m][n][e] * (dPt[m][n][e] - delta[query])", "Pt[m][n][e] * dPt[m][n][e]"),
+            ("atomics", "SOFTCAP ? dPt[m][n][e] : dPt[m][n][e] - delta[query]", "dPt[m][n][e]"),
             ("atomics", "- LSE[query] * LOG2_E", "- LSE[query]"),
             ("atomics", "<= i0 + query + shift", "<= i0 + query + shift + 1"),
             ("atomics", "write_keys(keys.dK, scale, dK + at", "write_keys(keys.dK, 1, dK + at"),

@@ -202,8 +202,8 @@ def under_a_new_pattern(query, key, value, *, window, **options):
         (TABLE, "sink_logits[head] * LOG2_E", "sink_logits[head]"),
         (TABLE, "cap_scores(S, scale / softmax.softcap);", "cap_scores(S, 1 / softmax.softcap);"),
         (TABLE, "SOFTCAP ? softcap : scale;", "scale;"),
-        (BACKWARD, "if (SOFTCAP) exact[m][n][e] *= 1 - St[m][n][e] * St[m][n][e];", ""),
-        (BACKWARD, "1 - St[m][n][e] * St[m][n][e];", "1 - St[m][n][e];"),
+        (BACKWARD, "- delta[query]) * (1 - St[m][n][e] * St[m][n][e]);", "- delta[query]);"),
+        (BACKWARD, "(1 - St[m][n][e] * St[m][n][e]);", "(1 - St[m][n][e]);"),
         (BACKWARD, "SOFTCAP ? softcap : scale;", "scale;"),
     ],
 )
