@@ -155,7 +155,8 @@ def _storage_bytes(tensor: Tensor) -> int:
 
 def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool = False) -> None:
     """Raises TypeError or ValueError unless the three tensors fit an attention operator: query `[B, H, L_q, d]`, key
-    and value `[B, H_k, L_k, d]` of one floating dtype and device; `H_k == H`, or with enable_gqa a divisor of H."""
+    and value `[B, H_k, L_k, d]` of one floating dtype and device; `H_k == H`, or with enable_gqa a divisor of H. B and
+    H may be 0, as for torch's `scaled_dot_product_attention`."""
     check_kinds(kind("query", query), kind("key", key), kind("value", value), enable_gqa=enable_gqa)
 
 
@@ -176,8 +177,8 @@ def check_kinds(query: Kind, key: Kind, value: Kind, *, enable_gqa: bool) -> Non
     for name, (shape, dtype, device) in (("query", query), ("key", key), ("value", value)):
         if not dtype.is_floating_point:
             raise TypeError(f"{name} has dtype {dtype}; it must be a floating point dtype")
-        if len(shape) != 4 or 0 in shape:
-            raise ValueError(f"{name} has shape {list(shape)}; it must be [B, H, L, d], none of them 0")
+        if len(shape) != 4 or 0 in shape[2:]:
+            raise ValueError(f"{name} has shape {list(shape)}; it must be [B, H, L, d], with L and d of at least 1")
         if device != query[2]:
             raise ValueError(f"{name} is on {device}; it must be on {query[2]}, like query")
         if dtype != query[1]:
@@ -188,7 +189,7 @@ def check_kinds(query: Kind, key: Kind, value: Kind, *, enable_gqa: bool) -> Non
     if value[0] != key[0]:
         raise ValueError(f"value has shape {list(value[0])}; it must be that of key, {list(key[0])}")
     kv_heads = key[0][1]
-    if enable_gqa and heads % kv_heads:
+    if enable_gqa and (heads % kv_heads if kv_heads else heads):
         raise ValueError(f"key has {kv_heads} heads; with enable_gqa that must divide the {heads} heads of query")
     if not enable_gqa and kv_heads != heads:
         raise ValueError(f"key has {kv_heads} heads and query {heads}; they must be equal, or pass enable_gqa=True")

@@ -27,7 +27,8 @@ To add an operator:
    sizes, dtypes and devices, no numbers inside of tensors. Then it calls the operator.
 3. Where the host's time counts, what depends on shapes alone is a `cuda.ReadyLaunch`, made once for them, as in
    `tensor_core.dense_forward`; else a `Kernel` is launched.
-4. An operator imports no other; what several share is in `attention`, `library`, `prepare` and `tensor_core`.
+4. An operator imports no other; what several share is in `attention`, `library`, `prepare` and `tensor_core`. Only
+   `windowed` sends calls of the dense operators on, to `sparse`.
 5. A float64 reference in `course_utils.reference`; a test with `course_utils.checks` on the `device` fixture, which is
    the emulator and, where there is one, the GPU; a line in `EXAMPLES` of tests/operators/test_torch_features.py, which
    runs `torch.library.opcheck`. Break the kernel once and see the test fail.
@@ -58,6 +59,7 @@ from course_utils.operators.sparse import (
 )
 from course_utils.operators.sparse_choice import choose_kernel
 from course_utils.operators.topk import select_topk
+from course_utils.operators.varlen import varlen_attention
 from course_utils.reference import DeepSeekConfig, DeepSeekWeights
 
 __all__ = [
@@ -86,4 +88,5 @@ __all__ = [
     "select_topk",
     "sparse_attention",
     "sparse_mla",
+    "varlen_attention",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.cuda import ReadyLaunch
+from course_utils.cuda import LAID_OUT, ReadyLaunch
 from course_utils.operators.library import Operator, operator
 from course_utils.operators.prepare import (
     autocast,
@@ -30,8 +30,13 @@ from course_utils.operators.prepare import (
     for_kernels,
     forward_flops,
     gradients,
+    has_own_value_dim,
+    is_empty,
     padded,
+    with_one_head_dim,
 )
+
+MOST_COLUMNS = 128  # of a head, in most kernels
 
 
 class Call(NamedTuple):
@@ -51,6 +56,11 @@ class Call(NamedTuple):
         return not (self.softcap or self.has_sinks)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether its heads are wider than the tiles of most kernels."""
+        return self.query_shape[-1] > MOST_COLUMNS
+
+    @property
     def softmax_options(self) -> tuple[str, ...]:
         """Options of a forward kernel for what its softmax has besides (kernels/include/model_softmax.cuh)."""
         return *self.softcap_option, *(("-DSINKS=1",) if self.has_sinks else ())
@@ -59,6 +69,13 @@ class Call(NamedTuple):
     def softcap_option(self) -> tuple[str, ...]:
         """Of a backward kernel: what it has to know of sinks is in LSE."""
         return ("-DSOFTCAP=1",) if self.softcap else ()
+
+    @property
+    def softmax_arguments(self) -> tuple[object, ...]:
+        """What a forward kernel takes for these options: the softcap, and the sinks, which the call brings if it has
+        some."""
+        no_sinks = torch.empty(0, dtype=torch.float32, device=self.device)
+        return np.float32(self.softcap), LAID_OUT if self.has_sinks else no_sinks
 
     @property
     def scalars(self) -> tuple[np.generic, ...]:
@@ -100,24 +117,32 @@ class Attention:
         tags: tuple[str, ...] = (),
         gradient_tags: tuple[str, ...] = (),
         row_delta: RowDelta | None = None,
+        check_more: Callable[..., None] | None = None,
     ) -> None:
-        """more: the schema of the arguments between value and scale, such as "bool is_causal". forward, backward: of a
-        `Call` and these arguments, return the launches, which take dense tensors whose d is one of `head_dims`
-        (ascending). without_gradient: forward for calls that ask for no gradient, if it launches other kernels for
-        them. grouped: whether several query heads may share a key head. flops: of query, key and the arguments behind
-        value. hold, tags: as for `library.operator`. row_delta: for an operator that takes sinks and a softcap, one
-        before and one behind `more`, the launch of Δ, from which the sinks' gradient comes."""
+        """more: the schema of the arguments between value and scale, such as "bool is_causal", tensors first. forward,
+        backward: of a `Call` and these arguments, return the launches, which take dense tensors whose d is one of
+        `head_dims` (ascending). without_gradient: forward for calls that ask for no gradient, if it launches other
+        kernels for them. grouped: whether several query heads may share a key head. flops: of query, key and the
+        arguments behind value. hold, tags: as for `library.operator`. row_delta: for an operator that takes sinks and a
+        softcap, one in front of `more` and one behind it: the launch of Δ, from which the sinks' gradient comes.
+        check_more: as `check` of `library.operator`, for query and the arguments of `more`."""
         self.limits = {"dtypes": dtypes, "head_dim": head_dims[-1]}
         self._takes_sinks = row_delta is not None
-        by_name = {**self.limits, "enable_gqa": grouped, "takes_sinks": self._takes_sinks}
+        by_name = {
+            **self.limits,
+            "enable_gqa": grouped,
+            "takes_sinks": self._takes_sinks,
+            "check_more": check_more,
+        }
         if self._takes_sinks:
             more = f"Tensor? sinks, {more}, float softcap"
         of_sinks = ", Tensor grad_sinks" if self._takes_sinks else ""
+        new_gradients = fake_gradients_and_of_sinks if self._takes_sinks else fake_gradients
 
         @operator(
             f"{name}_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, {more}, "
             f"float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value{of_sinks})",
-            fake=fake_gradients_and_of_sinks if self._takes_sinks else fake_gradients,
+            fake=new_gradients,
             check=functools.partial(check_gradient_call, **by_name),
             flops=lambda grad_out, query, key, value, out, lse, *others: flops(query, key, *others) * 5 // 2,
             tags=gradient_tags,
@@ -125,6 +150,8 @@ class Attention:
         def gradient(
             grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *others: Any
         ) -> tuple[Tensor, ...]:
+            if is_empty(query):
+                return tuple([found.zero_() for found in new_gradients(grad_out, query, key, value, out, lse, *others)])
             sinks, chosen, softcap, scale = self._parts(others)
             q, k, v, factor = for_kernels(query, key, value, scale, head_dims)
             call = Call(q.shape, k.shape, q.dtype, q.device, factor, softcap, sinks is not None)
@@ -135,6 +162,8 @@ class Attention:
 
         def attend_by(forward: Callable[..., Forward]) -> Callable[..., tuple[Tensor, Tensor]]:
             def attend(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+                if is_empty(query):
+                    return empty_outputs(query)
                 sinks, chosen, softcap, scale = self._parts(others)
                 q, k, v, factor = for_kernels(query, key, value, scale, head_dims)
                 out, lse = empty_outputs(q)
@@ -144,7 +173,7 @@ class Attention:
 
             return attend
 
-        at = 4 if self._takes_sinks else 3  # the tensors among the arguments
+        at = 3 + more.count("Tensor")  # the tensors come first
         make_operator = operator(
             f"{name}(Tensor query, Tensor key, Tensor value, {more}, float scale) -> (Tensor out, Tensor lse)",
             fake=fake_attention,
@@ -179,13 +208,20 @@ class Attention:
         softcap: float | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Casts the tensors under autocast (to `casts_to`, or None for autocast's own dtype), checks them, and returns
-        out, or with return_lse `(out, lse)`. sinks, softcap: of an operator that takes them."""
+        out, or with return_lse `(out, lse)`. sinks, softcap: of an operator that takes them; its values may have
+        another head dimension than keys."""
         query, key, value = autocast(query, key, value, dtype=casts_to)
-        factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **self.limits)
+        value_dim = None
         if self._takes_sinks:
+            if has_own_value_dim(query, value):
+                scale = query.shape[-1] ** -0.5 if scale is None else scale
+                value_dim = value.shape[-1]
+                query, key, value = with_one_head_dim(query, key, value)
             check_sinks(sinks, query)
             more = sinks, *more, checked_softcap(softcap)
+        factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **self.limits)
         out, lse = self.operator(query, key, value, *more, factor)
+        out = out if value_dim is None else out[..., :value_dim]
         return (out, lse) if return_lse else out
 
 

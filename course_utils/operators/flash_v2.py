@@ -52,9 +52,10 @@ def flash_attention_v2(
     sums in fp32, nothing of size L² stored, nor for the gradients.
 
     Args:
-        query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a GPU; strided inputs are
-            copied, and d is filled up with zeros to 64 or 128.
-        key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
+        query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 256, on the CPU (emulator) or a GPU; strided inputs are
+            copied, and d is filled up with zeros to 64, 128 or 256.
+        key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H. The
+            last dimension of value may be another, up to 256, and is that of out.
         is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
         window: query i sees the last `window` keys up to its own, as under `is_causal`, which it implies:
             `0 <= i + L_k - L_q - j < window`. None: no window.
@@ -84,7 +85,7 @@ def flash_attention_v2(
     each time.
     """
     is_causal = flag("is_causal", is_causal)
-    if not is_plain(window, sinks, softcap):
+    if not is_plain(query, value, window, sinks, softcap):
         return windowed_attention(
             query,
             key,
@@ -155,5 +156,5 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operator launches for tensors of this dtype and device, to be compiled ahead of time."""
     forward = [(FORWARD, fitting(tiles, device)) for tiles in FORWARD_TILES.values()]
     forward += [(FORWARD, tile) for tiles in PACKED_TILES.values() for tile in tiles]
-    backward = [(BACKWARD, fitting(tiles, device)) for tiles in BACKWARD_TILES.values()]
+    backward = [(BACKWARD, fitting(BACKWARD_TILES[head_dim], device)) for head_dim in HEAD_DIMS]
     return [module(file, tile.options, dtype) for file, tile in forward + backward]

@@ -12,7 +12,7 @@ from course_utils.arguments import check_tensor, flag, kind
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.hopper_launch import E4M3, counter, forward_launch, ready_backward
 from course_utils.operators.library import operator, refuse_gradient
-from course_utils.operators.prepare import check_call, check_inputs, cut, dense, forward_flops, padded
+from course_utils.operators.prepare import check_call, check_inputs, cut, dense, forward_flops, is_empty, padded
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS
 from course_utils.operators.windowed import is_plain, windowed_attention
 
@@ -39,9 +39,10 @@ def flash_attention_hopper(
     """softmax(scale · Q Kᵀ) V by FlashAttention-3 (arXiv 2407.08608): wgmma, the copy engine, a producer and consumers.
 
     Args:
-        query: `[B, H, L_q, d]`, float16, bfloat16 or float8_e4m3fn, d up to 128, on the CPU (emulator) or a Hopper GPU
-            (sm_90); strided inputs are copied, and d is filled up with zeros to 64 or 128.
-        key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
+        query: `[B, H, L_q, d]`, float16, bfloat16 or float8_e4m3fn, d up to 256 (E4M3: 128), on the CPU (emulator) or a
+            Hopper GPU (sm_90); strided inputs are copied, and d is filled up with zeros to 64, 128 or 256.
+        key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H. The
+            last dimension of value may be another, up to 256, and is that of out.
         is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
         window: query i sees the last `window` keys up to its own, as under `is_causal`, which it implies:
             `0 <= i + L_k - L_q - j < window`. None: no window.
@@ -76,13 +77,12 @@ def flash_attention_hopper(
     dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` they take turns, and the bits
     are the same each time; on an H100 or H200 the backward pass then takes 1.5 to 2.1 times as long.
 
-    Not taken: sequences of several lengths packed into one (`cu_seqlens`), and values of another head dimension than
-    keys, such as 128 beside 192.
+    With a window, sinks, a softcap or wide heads the kernels are those of `sparse_attention`, on any GPU.
     """
     is_causal, scales = flag("is_causal", is_causal), (q_scale, k_scale, v_scale)
     dtype = kind("query", query)[1]
     if dtype == E4M3:
-        if not is_plain(window, sinks, softcap):
+        if not window is sinks is softcap is None:
             raise ValueError(f"query is {E4M3}; window, sinks and softcap go with float16 and bfloat16 alone")
         factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **E4M3_LIMITS)
         _check_scales(query, key, *scales)
@@ -91,7 +91,7 @@ def flash_attention_hopper(
         return (out, lse) if return_lse else out
     if not q_scale is k_scale is v_scale is None:
         raise ValueError(f"q_scale, k_scale or v_scale is given, and query is {dtype}; they go with {E4M3} alone")
-    if not is_plain(window, sinks, softcap):
+    if not is_plain(query, value, window, sinks, softcap):
         return windowed_attention(
             query,
             key,
@@ -162,6 +162,8 @@ def _empty_e4m3_outputs(query: Tensor, *_: object) -> tuple[Tensor, Tensor]:
 )
 def _e4m3_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     q_scale, k_scale, v_scale, is_causal, scale = others
+    if is_empty(query):
+        return _empty_e4m3_outputs(query)
     if query.device.type == "cpu":  # on a GPU it would have to wait for the numbers
         for name, given in (("q_scale", q_scale), ("k_scale", k_scale)):
             low, high = given.min().item(), given.max().item()

@@ -10,7 +10,7 @@ from course_utils.arguments import flag
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, compiled
 from course_utils.operators.library import refuse_gradient
-from course_utils.operators.prepare import check_inputs, dense
+from course_utils.operators.prepare import check_inputs, dense, is_empty
 
 FOLDER = "02_flash_attention_minimal"
 TILE = (64, 32)  # B_r, B_c
@@ -40,6 +40,8 @@ def flash_plain(
     query, key, value = (dense(tensor) for tensor in (query, key, value))
     (rows, cols), (batch, heads, length, d) = tile, query.shape
     out, lse = torch.empty_like(query), query.new_empty(batch, heads, length)
+    if is_empty(query):
+        return (out, lse) if return_lse else out
     _kernel(kernel, "forward_plain", tile, d)(
         (ceil_div(length, rows), heads, batch),
         (rows,),
@@ -65,6 +67,8 @@ def flash_fa1_order(
     query, key, value = (dense(tensor) for tensor in (query, key, value))
     (rows, cols), (batch, heads, length, d) = tile, query.shape
     out, (l, m) = torch.empty_like(query), query.new_empty(2, batch, heads, length)  # noqa: E741 the paper's letter
+    if is_empty(query):
+        return out
     _kernel("forward_fa1_order", "forward_fa1_order", tile, d)(
         (1, heads, batch),
         (rows,),

@@ -12,7 +12,7 @@ from course_utils.arguments import flag
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, compiled
 from course_utils.operators.library import operator
-from course_utils.operators.prepare import autocast, check_call, check_inputs, dense, forward_flops
+from course_utils.operators.prepare import autocast, check_call, check_inputs, dense, forward_flops, is_empty
 
 TILE = 32  # scores.cu and output.cu: a block makes 32 × 32 elements
 SOFTMAX_THREADS = 256
@@ -51,6 +51,8 @@ def naive_attention(
     instead="flash_attention_minimal or flash_attention_v2",
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> Tensor:
+    if is_empty(query):
+        return query.new_empty(query.shape)
     q, k, v = (dense(tensor.float()) for tensor in (query, key, value))
     batch, heads, query_length, head_dim = q.shape
     key_length = k.shape[2]

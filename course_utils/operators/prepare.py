@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -33,8 +34,9 @@ def check_inputs(
     """Checks the arguments of an attention operator and returns the factor of the scores.
 
     query: `[B, H, L_q, d]`; key, value: `[B, H, L_k, d]` (with enable_gqa a divisor of H heads), all of one device and
-    of one of `dtypes`. head_dim: the most that d may be, None for any. scale: a finite number, or None for
-    `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it got and what it takes.
+    of one of `dtypes`; B and H may be 0, for which see `is_empty`. head_dim: the most that d may be, None for any.
+    scale: a finite number, or None for `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it
+    got and what it takes.
     """
     kinds = kind("query", query), kind("key", key), kind("value", value)
     _check(*kinds, flag("enable_gqa", enable_gqa), dtypes, head_dim)
@@ -67,13 +69,19 @@ def check_call(
     head_dim: int | None = None,
     enable_gqa: bool = False,
     takes_sinks: bool = False,
+    check_more: Callable[..., None] | None = None,
 ) -> None:
     """`check_inputs` for an operator that is called by its name. others: its other arguments, the scale last;
-    takes_sinks: of these the sinks are the first, and the softcap is the last but one, 0 for none."""
+    takes_sinks: of these the sinks are the first, and the softcap is the last but one, 0 for none; check_more: checks
+    those between."""
     check_scale(others[-1])
+    *more, _ = others
     if takes_sinks:
-        check_sinks(others[0], query)
-        checked_softcap(others[-2] or None)
+        sinks, *more, softcap = more
+        check_sinks(sinks, query)
+        checked_softcap(softcap or None)
+    if check_more:
+        check_more(query, *more)
     check_inputs(query, key, value, scale=None, dtypes=dtypes, head_dim=head_dim, enable_gqa=enable_gqa)
 
 
@@ -141,6 +149,12 @@ def checked_scale(scale: float, alternative: str = "") -> float:
     return float(scale) if abs(scale) >= MIN_SCALE else 0.0
 
 
+def is_empty(query: Tensor) -> bool:
+    """Whether the batch or the heads are 0. An operator then returns empty results, and gradients of 0, without a
+    launch: a grid has at least one block."""
+    return query.numel() == 0
+
+
 def dense(tensor: Tensor) -> Tensor:
     """The tensor itself where a kernel can read it, contiguous and aligned to 16 bytes; else a copy that is."""
     if _is_dense(tensor):
@@ -159,6 +173,19 @@ def padded(tensor: Tensor, columns: int) -> Tensor:
         return tensor
     missing = columns - tensor.shape[-1]
     return dense(pad(tensor, (0, missing)) if missing else tensor)
+
+
+def has_own_value_dim(query: Tensor, value: Tensor) -> bool:
+    """Whether the rows of value have another length than those of query, as with 128 beside 192."""
+    tensors = isinstance(query, Tensor) and isinstance(value, Tensor)
+    return tensors and query.dim() == value.dim() == 4 and query.shape[-1] != value.shape[-1]
+
+
+def with_one_head_dim(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, rows of which are filled up with zeros to the longest: scores are the same, and further columns of
+    the output are 0."""
+    columns = max(tensor.shape[-1] for tensor in tensors)
+    return tuple(pad(tensor, (0, columns - tensor.shape[-1])) for tensor in tensors)
 
 
 def for_kernels(

@@ -19,7 +19,7 @@ from course_utils.operators.library import needs_gradient
 from course_utils.operators.prepare import autocast, check_inputs, not_deterministic
 from course_utils.operators.sparse_choice import check_pattern
 from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, backward_of, mask_of
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, row_delta, takes_wgmma
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, WIDE, row_delta, takes_wgmma
 from course_utils.patterns import BlockLists, Pattern
 from course_utils.patterns.graphs import refuse_tracing, register, registered
 
@@ -49,9 +49,10 @@ def sparse_attention(
     against it when the graph runs.
 
     Args:
-        query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a GPU; strided inputs are
-            copied, and d is filled up with zeros to 64 or 128.
-        key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
+        query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, and to 256 where rows are ranges of keys, on the CPU
+            (emulator) or a GPU; strided inputs are copied, and d is filled up with zeros to 64, 128 or 256.
+        key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H. The
+            last dimension of value may be another, and is that of out.
         pattern: a Pattern of `course_utils.patterns`, the same for every batch and head. Query r has position
             `r + L_k - L_q`.
         sinks: float32 `[H]`, differentiable: a logit for each query head in the sum of a row's exponentials, without a
@@ -224,7 +225,7 @@ attend_by_number = Attention(
     _backward,
     without_gradient=functools.partial(_forward, differentiable=False),
     dtypes=DTYPES,
-    head_dims=HEAD_DIMS,
+    head_dims=(*HEAD_DIMS, WIDE),
     flops=_flops,
     # While a graph is made the number may be open: then there is no pattern to hold.
     hold=lambda query, key, value, sinks, pattern, *_: registered(pattern) if isinstance(pattern, int) else None,

@@ -4,7 +4,6 @@ blocks chapter 07's dense kernel on a view. Functions return launches and launch
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
@@ -41,16 +40,18 @@ class RangeTile(HopperTile):
         return super().shared_bytes + 8 * self.block_rows + 16
 
     def options_for(self, table: bool, dilated: bool) -> tuple[str, ...]:
-        """All options but the dtype's."""
+        """All options but the dtype's and the softmax's."""
         return (*self.options, *defines(TABLE=int(table), DILATED=int(dilated)))
 
-    def kernel_of(self, dtype: torch.dtype, table: bool, dilated: bool) -> Kernel:
+    def kernel_of(self, call: Call, table: bool, dilated: bool) -> Kernel:
         """Compiled at its first launch."""
-        return kernel(RANGE_FORWARD, self.options_for(table, dilated), dtype, NAMES[table])
+        options = *self.options_for(table, dilated), *call.softmax_options
+        return kernel(RANGE_FORWARD, options, call.dtype, NAMES[table])
 
 
 def forward_options() -> list[tuple[str, ...]]:
-    """The options of range_hopper.cu in use, for modules that are compiled ahead of time."""
+    """The options of range_hopper.cu in use by calls whose softmax is plain, for modules that are compiled ahead of
+    time."""
     kinds = (False, False), (False, True), (True, False)  # a table, dilated
     tiles = RangeTile(64, 2), RangeTile(64, 3), RangeTile(128, 2)
     return [tile.options_for(*kind) for tile in tiles for kind in kinds if kind != (True, False) or tile.consumers == 2]
@@ -69,13 +70,12 @@ def range_forward(call: Call, ranges: Ranges) -> Forward:
 
 
 def table_forward(call: Call, rows: RowRanges) -> Forward:
-    """The launch for two arrays, int32 `[L_q]`."""
-    return _forward(call, False, True, tuple(rows))
+    """The launch for two arrays, int32 `[L_q]`, with what the call's softmax has besides."""
+    pattern = *rows, *call.softmax_arguments, np.int32(call.query_shape[1])
+    return _forward(call, False, True, pattern)
 
 
-def _forward(
-    call: Call, wide: bool, table: bool, pattern: tuple[np.generic, ...] | tuple[Tensor, ...], dilation: int = 1
-) -> Forward:
+def _forward(call: Call, wide: bool, table: bool, pattern: tuple[object, ...], dilation: int = 1) -> Forward:
     """wide: rows see many keys, so that a third consumer pays where registers allow it."""
     batch, heads, query_length, head_dim = call.query_shape
     tile = RangeTile(head_dim, 3 if wide and head_dim == 64 else 2)
@@ -83,7 +83,7 @@ def _forward(
     items = batch * heads * dilation * ceil_div(query_length // dilation, tile.block_rows)
     of_rows, of_keys = map_as(call.query_shape, ROWS, dilation), map_as(call.key_shape, KEYS, dilation)
     launch = ReadyLaunch(
-        tile.kernel_of(call.dtype, table, dilation > 1),
+        tile.kernel_of(call, table, dilation > 1),
         (min(items, blocks_that_stay(call.device)),),
         (tile.threads,),
         (
@@ -97,7 +97,11 @@ def _forward(
         ),
         tile.shared_bytes,
     )
-    return lambda *tensors: launch(*tensors, counter(call.device))
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *sinks: Tensor) -> None:
+        launch(query, key, value, out, lse, counter(call.device), *sinks)
+
+    return attend
 
 
 def blocks_forward(call: Call) -> Forward | None:

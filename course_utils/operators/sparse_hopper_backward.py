@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import LAID_OUT, ReadyLaunch
+from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
 from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call
 from course_utils.operators.sparse_parts import merged, parts_argument
@@ -32,32 +32,23 @@ def ready_range_backward(
     query, key and value. ranges: for the lengths of the call; rows on its device. deterministic: blocks take turns to
     add to dQ, and every run gives the same bits.
     """
-    batch, heads, query_length, head_dim = call.query_shape
-    kv_heads, key_length = call.key_shape[1:3]
-    tile = hopper_launch.BackwardTile(head_dim, deterministic)
-    by_key = rows_by_key(ranges, query_length, key_length, call.device)
+    query_length, head_dim = call.query_shape[2:]
+    by_key = rows_by_key(ranges, query_length, call.key_shape[2], call.device)
     columns = columns_of_keys(by_key, call, deterministic)
-    of_queries = hopper_launch.map_as(call.query_shape, tile.rows)
-    of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS)
-    order = order_of(columns.items, tile.rows) if deterministic else (columns.items.new_empty(0),) * 2
-
-    kernels = module(RANGE_BACKWARD, tile.options, call.dtype)
-    attend = ReadyLaunch(
-        kernels.get_function("range_backward"),
-        (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
-        (THREADS,),
-        (
-            *(*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,)),
-            *call.scalars,
-            *(columns.items, np.int32(columns.heads), parts_argument(columns)),
-            *by_key,
-            *order,
-        ),
-        tile.shared_bytes,
-    )
+    rows = hopper_launch.BackwardTile(head_dim).rows
+    order = order_of(columns.items, rows) if deterministic else (columns.items.new_empty(0),) * 2
     backward = merged(
-        attend,
-        kernels.get_function("merge_gradients"),
+        _launch(
+            call,
+            deterministic,
+            len(columns.items),
+            columns.items,
+            columns.heads,
+            parts_argument(columns),
+            by_key,
+            order,
+        ),
+        _kernels(call, deterministic).get_function("merge_gradients"),
         columns,
         call,
         block_cols=COLUMN_TILES[head_dim].block_cols,
@@ -65,6 +56,57 @@ def ready_range_backward(
         gradients=slice(4, 6),
     )
     return hopper_launch.ready_backward(call, False, deterministic)._replace(backward=backward)
+
+
+def table_backward(call: Call) -> ReadyLaunch:
+    """The launch of range_backward for columns in one piece: of what `hopper_launch.ReadyBackward` gives its middle
+    part, then `columns_in_one_piece` and the rows by key, int32 `[L_k]`."""
+    none = torch.empty(0, device=call.device)
+    tiles = ceil_div(call.key_shape[2], COLUMN_TILES[call.key_shape[3]].block_cols)
+    return _launch(call, False, tiles, LAID_OUT, 1, none, (LAID_OUT, LAID_OUT), (none.int(), none.int()))
+
+
+def columns_in_one_piece(by_key: RowRanges, call: Call) -> Tensor:
+    """The items of `table_backward`, int32 `[n, 4]`, made without waiting for the device."""
+    begin, end = _rows_of_tiles(by_key, call)
+    tiles = torch.arange(len(begin), dtype=torch.int32, device=begin.device)
+    return torch.stack((tiles, begin, end, torch.full_like(tiles, -1)), dim=1)
+
+
+def _kernels(call: Call, deterministic: bool) -> RawModule:
+    tile = hopper_launch.BackwardTile(call.query_shape[3], deterministic)
+    return module(RANGE_BACKWARD, (*tile.options, *call.softcap_option), call.dtype)
+
+
+def _launch(
+    call: Call,
+    deterministic: bool,
+    count: int,
+    items: object,
+    heads: int,
+    parts: object,
+    by_key: tuple[object, object],
+    order: tuple[object, object],
+) -> ReadyLaunch:
+    """The launch of range_backward for `count` items, `heads` key heads of each side by side."""
+    tile = hopper_launch.BackwardTile(call.query_shape[3], deterministic)
+    of_queries = hopper_launch.map_as(call.query_shape, tile.rows)
+    of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS)
+    batch, kv_heads, *_ = call.key_shape
+    return ReadyLaunch(
+        _kernels(call, deterministic).get_function("range_backward"),
+        (count * heads, kv_heads // heads, batch),
+        (THREADS,),
+        (
+            *(*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,)),
+            *call.scalars,
+            *(items, np.int32(heads), parts),
+            *by_key,
+            *order,
+            np.float32(call.softcap),
+        ),
+        tile.shared_bytes,
+    )
 
 
 def rows_by_key(ranges: Ranges | RowRanges, query_length: int, key_length: int, device: torch.device) -> RowRanges:
@@ -82,16 +124,22 @@ def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool) -> Columns:
     """The columns of range_backward, each from the first row of a tile of queries on. One that no query sees meets one
     tile, in which all pairs are hidden. in_turns: of columns that are about as long, those of the last keys come first.
     They come to a tile of queries first, so that few blocks wait."""
-    (starts, ends), query_length, key_length = by_key, call.query_shape[2], call.key_shape[2]
-    tile, device = COLUMN_TILES[call.key_shape[3]], starts.device
-    tiles = torch.arange(ceil_div(key_length, tile.block_cols), device=device)
+    tiles = torch.arange(ceil_div(call.key_shape[2], COLUMN_TILES[call.key_shape[3]].block_cols))
+    begin, end = _rows_of_tiles(by_key, call)
     if in_turns:
-        tiles = tiles.flip(0)
-    first = tiles * tile.block_cols
-    last = (first + tile.block_cols).clamp(max=key_length) - 1
+        tiles, begin, end = tiles.flip(0), begin.flip(0), end.flip(0)
+    tiles = tiles.to(begin.device)
+    return columns_of(tiles, begin, end, COLUMN_TILES[call.key_shape[3]], call.query_shape, call.key_shape)
+
+
+def _rows_of_tiles(by_key: RowRanges, call: Call) -> tuple[Tensor, Tensor]:
+    """Of each tile of keys the first of the rows that meet it, which begins a tile of queries, and the end."""
+    (starts, ends), query_length = by_key, call.query_shape[2]
+    tile = COLUMN_TILES[call.key_shape[3]]
+    first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
+    last = (first + tile.block_cols).clamp(max=len(starts)) - 1
     begin = starts[first].clamp(max=query_length - 1) // tile.block_rows * tile.block_rows
-    end = torch.maximum(torch.maximum(ends[first], ends[last]), begin + 1)
-    return columns_of(tiles, begin, end, tile, call.query_shape, call.key_shape)
+    return begin, torch.maximum(torch.maximum(ends[first], ends[last]), begin + 1)
 
 
 def order_of(items: Tensor, rows: int) -> tuple[Tensor, Tensor]:

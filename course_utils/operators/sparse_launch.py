@@ -24,6 +24,7 @@ from course_utils.operators.tensor_core import (
     BACKWARD_TILES,
     FORWARD_TENSORS,
     HEAD_DIMS,
+    WIDE,
     BackwardTile,
     DkDv,
     ForwardTile,
@@ -82,7 +83,11 @@ class BlockTile(NamedTuple):
 UNDILATED, DILATED = "-DDILATED=0", "-DDILATED=1"  # options of range.cu
 TABLE = UNDILATED, "-DTABLE=1"  # options of range.cu for rows whose ends are in two arrays
 # As in flash_attention_v2: the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
-RANGE_TILES = {64: (RangeTile(64, 128, 128, 4),), 128: (RangeTile(128, 128, 64, 4),)}
+RANGE_TILES = {
+    64: (RangeTile(64, 128, 128, 4),),
+    128: (RangeTile(128, 128, 64, 4),),
+    WIDE: (RangeTile(WIDE, 64, 64, 4), RangeTile(WIDE, 64, 32, 4)),
+}
 RANGE_BACKWARD_TILES = BACKWARD_TILES
 BLOCK_TILES = {  # by (head dimension, block)
     (64, 64): (BlockTile(64, 64, 64, 2),),
@@ -132,29 +137,49 @@ class RowMask(NamedTuple):
     rows: RowRanges
 
     def forward(self, call: Call) -> Forward:
-        if takes_wgmma(call.device) and call.is_plain:
-            return sparse_hopper.table_forward(call, self.rows)
-        batch, heads, query_length, head_dim = call.query_shape
-        tile = fitting(RANGE_TILES[head_dim], call.device)
-        sinks = LAID_OUT if call.has_sinks else self.rows.starts.new_empty(0, dtype=torch.float32)
-        return ReadyLaunch(
-            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE, *call.softmax_options), call.dtype, "table_forward"),
-            (ceil_div(query_length, tile.block_rows), heads, batch),
-            (tile.threads,),
-            (*FORWARD_TENSORS, *call.scalars, *self.rows, np.float32(call.softcap), sinks),
-            tile.shared_bytes,
-        )
+        return table_launch(call, self.rows)
 
     def dk_dv(self, call: Call) -> DkDv:
-        *_, key_length, head_dim = call.key_shape
-        tile = fitting(RANGE_BACKWARD_TILES[head_dim], call.device)
-        starts, ends = by_key = self.rows.by_key(key_length)
+        tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
+        starts, ends = by_key = self.rows.by_key(call.key_shape[2])
         first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
         last = (first + tile.block_cols).clamp(max=len(starts)) - 1
         tiles, shapes = torch.arange(len(first)), (call.query_shape, call.key_shape)
         columns = columns_of(tiles, starts[first], ends[last], tile, *shapes)
         files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1", *call.softcap_option), call.dtype)
         return by_columns(files, "table_dk_dv", tile, columns, call, (*by_key, np.float32(call.softcap)))
+
+
+def table_launch(call: Call, rows: RowRanges) -> Forward:
+    """The launch of table_forward: of `FORWARD_TENSORS`, then the rows where `LAID_OUT` stands for them, then the sinks
+    if the call has some."""
+    if takes_wgmma(call.device) and not call.is_wide:
+        return sparse_hopper.table_forward(call, rows)
+    batch, heads, query_length, head_dim = call.query_shape
+    tile = fitting(RANGE_TILES[head_dim], call.device)
+    return ReadyLaunch(
+        kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE, *call.softmax_options), call.dtype, "table_forward"),
+        (ceil_div(query_length, tile.block_rows), heads, batch),
+        (tile.threads,),
+        (*FORWARD_TENSORS, *call.scalars, *rows, *call.softmax_arguments),
+        tile.shared_bytes,
+    )
+
+
+def table_dk_dv(call: Call, tiles: int, by_key: RowRanges) -> ReadyLaunch:
+    """The launch of table_dk_dv of range_backward.cu for columns in one piece: of `BACKWARD_TENSORS`, the items, one
+    for each of the tiles of keys, and the rows by key where `LAID_OUT` stands for them."""
+    batch, kv_heads, _, head_dim = call.key_shape
+    tile = fitting(RANGE_BACKWARD_TILES[head_dim], call.device)
+    options = *tile.options, "-DTABLE=1", *call.softcap_option
+    parts = torch.empty(0, device=call.device)
+    return ReadyLaunch(
+        kernel(f"{FOLDER}/range_backward.cu", options, call.dtype, "table_dk_dv"),
+        (tiles, kv_heads, batch),
+        (tile.threads,),
+        (*BACKWARD_TENSORS, *call.scalars, LAID_OUT, np.int32(1), parts, *by_key, np.float32(call.softcap)),
+        tile.shared_bytes,
+    )
 
 
 class RangeMask(NamedTuple):
@@ -273,7 +298,7 @@ Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]:
     """The launches of the backward pass, and whether they give the same bits in every run. in_turns: they are to, where
     a kernel can."""
-    if takes_wgmma(call.device) and not call.softcap:
+    if takes_wgmma(call.device) and not call.is_wide:
         if isinstance(mask, DenseMask):
             return hopper_launch.ready_backward(mask.of_blocks(call), False, in_turns), in_turns
         if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and mask.ranges.dilation == 1):
@@ -282,12 +307,13 @@ def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]
 
 
 def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
-    """The mask that the kernel of `choose_kernel` takes for the pattern; with sinks or a softcap two arrays, of which
-    table_forward knows what each row sees."""
-    if not call.is_plain:
+    """The mask that the kernel of `choose_kernel` takes for the pattern; with sinks, a softcap or wide heads the two
+    arrays of table_forward."""
+    if call.is_wide or not call.is_plain:
         rows = pattern.row_ranges(call.query_shape[2], call.key_shape[2], device=call.device)
         if rows is None:
-            raise NotImplementedError(f"{pattern.name} with sinks or a softcap: rows are not ranges of keys")
+            what = "sinks or a softcap" if not call.is_plain else f"a head dimension above {HEAD_DIMS[-1]}"
+            raise NotImplementedError(f"{pattern.name} with {what}: its rows are not ranges of keys")
         return RowMask(rows)
     (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
     sizes, device = (query_length, key_length), call.device
@@ -339,14 +365,14 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operators launch for tensors of this dtype and device, to be compiled ahead of time."""
     options = [("csr_gather", of_file) for of_file in CSR_OPTIONS.values()]
     options += [
-        ("range", (*fitting(tiles, device).options, f"-DDILATED={dilated}"))
-        for tiles in RANGE_TILES.values()
+        ("range", (*fitting(RANGE_TILES[head_dim], device).options, f"-DDILATED={dilated}"))
+        for head_dim in HEAD_DIMS
         for dilated in (0, 1)
     ]
-    options += [("range", (*fitting(tiles, device).options, *TABLE)) for tiles in RANGE_TILES.values()]
+    options += [("range", (*fitting(RANGE_TILES[head_dim], device).options, *TABLE)) for head_dim in HEAD_DIMS]
     options += [
-        ("range_backward", (*fitting(tiles, device).options, kind))
-        for tiles in RANGE_BACKWARD_TILES.values()
+        ("range_backward", (*fitting(RANGE_BACKWARD_TILES[head_dim], device).options, kind))
+        for head_dim in HEAD_DIMS
         for kind in ("-DDILATED=0", "-DDILATED=1", "-DTABLE=1")
     ]
     options += [("block_sparse", fitting(tiles, device).options) for tiles in BLOCK_TILES.values()]

@@ -26,6 +26,7 @@ BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
 DTYPES = tuple(BF16)
 BF16_OPTION = {dtype: f"-DBF16={bf16}" for dtype, bf16 in BF16.items()}
 HEAD_DIMS = (64, 128)
+WIDE = 256  # the head dimension that table_forward of range.cu has besides
 FORWARD, BACKWARD = "03_flash_attention_v2/forward.cu", "03_flash_attention_v2/backward.cu"
 
 
@@ -119,6 +120,7 @@ class BackwardTile(NamedTuple):
 BACKWARD_TILES = {
     64: (BackwardTile(64, 4, 32, 64),),
     128: (BackwardTile(128, 8, 16, 64), BackwardTile(128, 4, 16, 32)),
+    WIDE: (BackwardTile(WIDE, 4, 16, 32),),  # a warp's sums of dK and dV take more registers than there are
 }
 FORWARD_TILES = {64: (ForwardTile(64, 128, 128, 4),), 128: (ForwardTile(128, 128, 64, 4),)}
 # For few queries: one tile that just holds them, if it does, so that every warp has some; else the large one.

@@ -1,5 +1,5 @@
-"""Dense attention with what models add to it: a window, sinks, a softcap. What a row sees is a range of keys then, too,
-and the kernels are those of `sparse_attention`."""
+"""Dense attention with what models add to it: a window, sinks, a softcap, wide heads. A row sees a range of keys then,
+too, and the kernels are those of `sparse_attention`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import torch
 from torch import Tensor
 
 from course_utils.arguments import flag, integer
+from course_utils.operators.attention import MOST_COLUMNS
+from course_utils.operators.prepare import has_own_value_dim
 from course_utils.operators.sparse import attend_by_number
 from course_utils.patterns import Pattern, causal, full, sliding_window
 from course_utils.patterns.arguments import MAX_LENGTH
 
 
-def is_plain(window: int | None, sinks: Tensor | None, softcap: float | None) -> bool:
-    """Whether a call asks for none of them."""
-    return window is None and sinks is None and softcap is None
+def is_plain(query: Tensor, value: Tensor, window: int | None, sinks: Tensor | None, softcap: float | None) -> bool:
+    """Whether the dense kernels take a call: no window, sinks or softcap, and heads that are not too wide."""
+    if not window is sinks is softcap is None:
+        return False
+    is_wide = isinstance(query, Tensor) and query.dim() == 4 and query.shape[-1] > MOST_COLUMNS
+    return not (is_wide or has_own_value_dim(query, value))
 
 
 def windowed_attention(

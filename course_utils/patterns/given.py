@@ -13,17 +13,29 @@ from course_utils.patterns.arguments import integers
 from course_utils.patterns.definition import Definition, Shape
 from course_utils.patterns.pattern import Pattern, refuse_in_graph
 
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
 _LENGTHS = (131072, 8192, 1024, 256, 64, 16, 4, 1)  # a mask_mod is tried at the largest that its tables take
 _HEADS = [(n, n) for n in range(1, 32)] + [(1, 0), (0, 1), (3, 64), (64, 3)]  # (b, h) that must give what (0, 0) gives
 
 
-def from_mask_mod(fn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Pattern:
-    """A FlexAttention mask_mod: fn(b, h, i, j) -> bool for integer tensors that broadcast; i is the query's POSITION.
+def from_mask_mod(fn: MaskMod) -> Pattern:
+    """A FlexAttention mask_mod: fn(b, h, i, j) -> bool for one pair, integer tensors without dimensions.
+
+    As by FlexAttention, fn is written for one pair and evaluated for many by `torch.vmap`, so that `i.max()` is i. In
+    place of `and`, `or`, `not` and `if` it takes &, |, ~ and torch.where.
+
+    i is the query's POSITION, as in every pattern: query row r has i = r + L_k - L_q, below 0 for the first rows if
+    L_q > L_k. FlexAttention's q_idx is r. Both are the same where L_q == L_k; for other lengths, a function of q_idx is
+    `from_mask_mod(lambda b, h, i, j: fn(b, h, i - (L_k - L_q), j))`. The other way `flex_mask_mod(L_q, L_k)` gives
+    FlexAttention a function of q_idx, and the block lists' `to_block_mask()` counts from 0, too.
 
     fn must give the same for every b and h, which is tried for some, and the same at each call. Nothing is known of it
     but its values, so that block lists evaluate all L_q · L_k pairs, a part at a time: the time is quadratic, the
     memory is not. Combined by & with a pattern that knows its blocks, fn is evaluated in those only. Tensors that fn
     looks up must lie on the device that it is used on.
+
+    Raises TypeError or ValueError, which says what to write instead, for a function that is no such mask_mod.
     """
     refuse_in_graph("from_mask_mod()")
     if not callable(fn):
@@ -32,14 +44,49 @@ def from_mask_mod(fn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Pat
 
     def mask(i: Tensor, j: Tensor) -> Tensor:
         zero = torch.zeros((), dtype=torch.int32, device=i.device)
-        return fn(zero, zero, i, j)
+        return _of_pairs(fn, zero, zero, i, j)
 
     return Pattern("from_mask_mod", {"fn": fn}, lambda shape: Definition(mask), mask=mask)
 
 
-def _probe(fn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> None:
-    """Raises unless fn gives bool tensors of the right shape that do not depend on b and h."""
-    first_error = None
+class NoMask(TypeError):
+    """fn gives something else than a bool for a pair."""
+
+
+def _of_pairs(fn: MaskMod, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """fn of each pair of what i and j broadcast to; fn sees numbers without dimensions."""
+
+    def of_pair(i: Tensor, j: Tensor) -> Tensor:
+        sees = fn(b, h, i, j)
+        if not isinstance(sees, Tensor):
+            raise NoMask(f"fn gives {type(sees).__name__}; it must give a bool tensor, as a comparison of i and j does")
+        if sees.is_floating_point():
+            raise NoMask(
+                f"fn gives {sees.dtype}, as a score_mod does; a mask_mod gives a bool tensor, whether the query sees "
+                "the key: write only that, as a comparison"
+            )
+        if sees.dtype != torch.bool or sees.dim():
+            raise NoMask(
+                f"fn gives {sees.dtype} of shape {tuple(sees.shape)} for one pair; it must give one bool, as a "
+                "comparison of i and j does"
+            )
+        return sees
+
+    # Along each dimension: does i vary, does j? Where only one does, the other is not repeated.
+    dims = max(i.dim(), j.dim())
+    i, j = (index.reshape((1,) * (dims - index.dim()) + index.shape) for index in (i, j))
+    varies = [(n != 1 or m == 1, m != 1 or n == 1) for n, m in zip(i.shape, j.shape, strict=True)]
+    of_pairs = of_pair
+    for i_varies, j_varies in reversed(varies):
+        of_pairs = torch.vmap(of_pairs, (0 if i_varies else None, 0 if j_varies else None))
+    return of_pairs(
+        i.squeeze([at for at, (i_varies, _) in enumerate(varies) if not i_varies]),
+        j.squeeze([at for at, (_, j_varies) in enumerate(varies) if not j_varies]),
+    )
+
+
+def _probe(fn: MaskMod) -> None:
+    """Raises unless fn gives a bool for each pair that does not depend on b and h."""
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for device, length in itertools.product(devices, _LENGTHS):
         # All of the first positions, and some of the others.
@@ -48,33 +95,39 @@ def _probe(fn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> None:
         i = torch.cat([near, far]).to(device)[:, None]
         j, zero = i.T, torch.tensor(0, device=device)
         try:
-            expected = fn(zero, zero, i, j)
+            expected = _of_pairs(fn, zero, zero, i, j)
             break
+        except NoMask:
+            raise
         except Exception as error:  # what fn raises is the caller's to read; fewer positions may be within its tables
-            first_error = error
+            why = _what_to_do(error)
     else:
-        raise ValueError(f"fn fails for b = h = 0 and position 0: {type(first_error).__name__}: {first_error}")
-    if not isinstance(expected, Tensor) or expected.dtype != torch.bool:
-        got = expected.dtype if isinstance(expected, Tensor) else type(expected).__name__
-        raise TypeError(f"fn gives {got}; it must give a bool tensor")
-    try:
-        expected = expected.expand(len(i), len(i))
-    except RuntimeError:
-        raise ValueError(
-            f"fn gives shape {tuple(expected.shape)} for i of shape {tuple(i.shape)} and j of shape {tuple(j.shape)}; "
-            "it must be what the two broadcast to"
-        ) from None
+        raise ValueError(f"fn fails for b = h = 0 and position 0: {why}")
     for b, h in _HEADS:
         why = f"b, h = {b}, {h} and 0, 0 differ"
         try:
-            same = torch.equal(fn(zero + b, zero + h, i, j).expand(len(i), len(i)), expected)
+            same = torch.equal(_of_pairs(fn, zero + b, zero + h, i, j), expected)
         except Exception as error:
             same, why = False, f"with b, h = {b}, {h} it raises {type(error).__name__}: {error}"
         if not same:
             raise ValueError(
                 f"fn depends on the batch entry or the head: {why}. A pattern is the same for all of them; make one "
-                "for each"
+                "for each, with from_mask_mod(lambda b, h, i, j: fn(entry, head, i, j)), and call the operator with "
+                "their part of query, key and value"
             )
+
+
+def _what_to_do(error: Exception) -> str:
+    """What fn raised; where that is known to be no mask_mod of FlexAttention's kind, what to write instead."""
+    said = f"{type(error).__name__}: {error}"
+    if "data-dependent control flow" in said or "calling .item()" in said:
+        return (
+            "it asks for the value of a tensor, as `and`, `or`, `not`, `if`, `in`, `a < b < c` and int() do, and is "
+            "evaluated for many pairs at once; write &, |, ~ with each comparison in parentheses, and torch.where"
+        )
+    if isinstance(error, TypeError) and "positional argument" in said:
+        return f"{said}; it must take b, h, i and j: a score_mod, which takes a score before them, is no mask"
+    return said
 
 
 def from_csr(indptr: Any, indices: Any) -> Pattern:

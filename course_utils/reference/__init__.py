@@ -21,6 +21,7 @@ from course_utils.reference.dense import (
     naive_attention,
     sparse_attention,
     torch_attention,
+    varlen_attention,
 )
 from course_utils.reference.e4m3 import dequantize_heads, e4m3_attention, quantize_heads, rounded_e4m3_attention
 from course_utils.reference.serving import (
@@ -60,4 +61,5 @@ __all__ = [
     "sparse_attention",
     "sparse_mla",
     "torch_attention",
+    "varlen_attention",
 ]

@@ -6,9 +6,10 @@ query sees every key. A query that sees no key gives a row of zeros and a log-su
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -37,6 +38,9 @@ def attention(
     *,
     is_causal: bool = False,
     attn_mask: Tensor | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
@@ -49,6 +53,9 @@ def attention(
             `h // (H / H_k)`).
         is_causal: bottom-right aligned causal mask.
         attn_mask: bool `[L_q, L_k]`, True where query i may see key j; with is_causal both must allow it.
+        window: with that, only the last `window` keys up to the query's own; implies is_causal.
+        sinks: `[H]`, a logit for each query head in the sum of a row's exponentials, without a value.
+        softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask.
         scale: factor of the scores; None means `1 / sqrt(d)`.
         return_lse: also return the natural log-sum-exp of each row of scores, float64 `[B, H, L_q]`; it is not
             differentiable.
@@ -60,8 +67,10 @@ def attention(
         TypeError, ValueError: an argument of the wrong type or shape; the message names it.
     """
     check_attention_inputs(query, key, value, enable_gqa=enable_gqa)
-    keep = _keep(query, key, is_causal, attn_mask)
-    scores, value = _scores(query, key, value, keep, scale, torch.float64)
+    keep = _keep(query, key, is_causal, attn_mask, window)
+    scores, value = _scores(query, key, value, keep, scale, torch.float64, softcap)
+    if sinks is not None:  # a key more, whose value is 0
+        scores, value = _with_sinks(scores, sinks), torch.nn.functional.pad(value, (0, 0, 0, 1))
     # Subtracting the row maximum changes nothing in exact arithmetic and keeps exp from overflowing. A row without
     # any key has the maximum -inf; 0 stands in for it, so that exp(-inf - 0) = 0 rather than exp(-inf + inf) = NaN.
     maximum = scores.detach().amax(dim=-1, keepdim=True)
@@ -84,13 +93,58 @@ def sparse_attention(
     value: Tensor,
     pattern: Pattern,
     *,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attention` under the pattern's dense mask, bool `[L_q, L_k]`: for lengths at which that fits into memory."""
     mask = pattern.mask(query.shape[2], key.shape[2], device=query.device)
-    return attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
+    return attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        sinks=sinks,
+        softcap=softcap,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        return_lse=return_lse,
+    )
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    *,
+    attend: Callable[..., Any] = attention,
+    **options: Any,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`attention` of each sequence: `[total, H, d]`, of which sequence s has the rows from `cu_seq[s]` to
+    `cu_seq[s + 1] - 1`.
+
+    attend: `attention`, or `torch_attention`, which has no log-sum-exp. options: as it takes them; of `attention` with
+    `return_lse` also lse `[H, total_q]`.
+    """
+    outs, lses = [], []
+    for rows, keys in zip(*(itertools.pairwise(cu_seq.tolist()) for cu_seq in (cu_seq_q, cu_seq_k)), strict=True):
+        one = [tensor[slice(*at)].transpose(0, 1)[None] for tensor, at in ((query, rows), (key, keys), (value, keys))]
+        if 0 in one[0].shape:
+            continue
+        more = {}
+        if 0 in one[1].shape:  # one that nobody sees
+            one[1:] = (torch.nn.functional.pad(tensor, (0, 0, 0, 1)) for tensor in one[1:])
+            more["attn_mask"] = torch.zeros(one[0].shape[2], 1, dtype=torch.bool, device=query.device)
+        found = attend(*one, **options, **more)
+        out, lse = found if isinstance(found, tuple) else (found, None)
+        outs.append(out[0].transpose(0, 1))
+        lses.append(lse[0] if lse is not None else None)
+    out = torch.cat(outs)
+    return (out, torch.cat(lses, dim=1)) if options.get("return_lse") else out
 
 
 def attention_gradients(
@@ -149,6 +203,9 @@ def torch_attention(
     *,
     is_causal: bool = False,
     attn_mask: Tensor | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
@@ -159,12 +216,17 @@ def torch_attention(
     """
     check_attention_inputs(query, key, value, enable_gqa=enable_gqa)
     key, value = _repeat_heads(key, query.shape[1]), _repeat_heads(value, query.shape[1])
-    scores = (query @ key.mT) * _factor(scale, query.shape[-1])
-    keep = _keep(query, key, is_causal, attn_mask)
-    if keep is None:
-        return torch.softmax(scores, dim=-1) @ value
-    weights = torch.softmax(scores.masked_fill(~keep, -torch.inf), dim=-1)
-    return weights.masked_fill(~keep, 0.0) @ value  # softmax of a row without keys is NaN; its weights are 0
+    keep = _keep(query, key, is_causal, attn_mask, window)
+    scores = _capped((query @ key.mT) * _factor(scale, query.shape[-1]), softcap)
+    if keep is not None:
+        scores = scores.masked_fill(~keep, -torch.inf)
+    if sinks is None:
+        weights = torch.softmax(scores, dim=-1)
+    else:
+        weights = torch.softmax(_with_sinks(scores, sinks), dim=-1)[..., :-1]
+    if keep is not None:  # softmax of a row without keys is NaN; its weights are 0
+        weights = weights.masked_fill(~keep, 0.0)
+    return weights @ value
 
 
 @contextmanager
@@ -179,25 +241,44 @@ def full_float32() -> Iterator[None]:
 
 
 def _scores(
-    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, scale: float | None, dtype: torch.dtype
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keep: Tensor | None,
+    scale: float | None,
+    dtype: torch.dtype,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Masked scores and the values in `dtype`, with the key heads repeated for GQA."""
     key, value = _repeat_heads(key.to(dtype), query.shape[1]), _repeat_heads(value.to(dtype), query.shape[1])
-    scores = (query.to(dtype) @ key.mT) * _factor(scale, query.shape[-1])
+    scores = _capped((query.to(dtype) @ key.mT) * _factor(scale, query.shape[-1]), softcap)
     if keep is not None:
         scores = scores.masked_fill(~keep, -torch.inf)
     return scores, value
 
 
-def _keep(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None) -> Tensor | None:
+def _capped(scores: Tensor, softcap: float | None) -> Tensor:
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def _with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
+    """Scores with one more for each row, the sink of its head."""
+    return torch.cat((scores, sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)), dim=-1)
+
+
+def _keep(
+    query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None, window: int | None = None
+) -> Tensor | None:
     """Which pairs count, bool `[L_q, L_k]`; None for all."""
     lengths = query.shape[2], key.shape[2]
     if attn_mask is not None and (attn_mask.dtype != torch.bool or attn_mask.shape != lengths):
         got = f"{attn_mask.dtype} {list(attn_mask.shape)}"
         raise ValueError(f"attn_mask is {got}; it must be torch.bool [L_q, L_k], here {list(lengths)}")
-    if not is_causal:
+    if not is_causal and window is None:
         return attn_mask
     causal = causal_mask(*lengths, query.device)
+    if window is not None:
+        causal = causal.triu(lengths[1] - lengths[0] - window + 1)
     return causal if attn_mask is None else causal & attn_mask
 
 

@@ -23,9 +23,9 @@
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
 // shared backward_dk_dv 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
 //        backward_dq 64·WARPS·D + 512·D bytes, dynamic
-// limits D 64 or 128; KEYS a multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8, B_C <= 2 · B_R;
+// limits D 64, 128 or 256; KEYS a multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8, B_C <= 2 · B_R;
 //        L_q, L_k >= 1
-// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32
+// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=256 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
 #include "gradient_tile.cuh"

@@ -21,10 +21,10 @@
 // shared 2 · D · (B_R + 4 · B_C) + 8 · B_R bytes, dynamic: Q, two tiles of K and of V, and what
 //        each row sees
 // limits scale > 0; left, right <= 2^30, which means no end; dilation and step >= 1, dilation at
-//        most 131072; sinks only with dilation 1 and step 1; D 64 or 128; B_R a multiple of
-//        16 · WARPS, B_C of 16; DILATED=0 takes dilation 1 only; SKIP=0 visits every tile;
+//        most 131072; sinks only with dilation 1 and step 1; D 64 or 128, with TABLE=1
+//        also 256; B_R a multiple of 16 · WARPS, B_C of 16; DILATED=0 takes dilation 1 only; SKIP=0 visits every tile;
 //        TABLE=1 with DILATED=0, SOFTCAP=1 and SINKS=1 with TABLE=1
-// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=0 -DDILATED=0 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSOFTCAP=1 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSINKS=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSOFTCAP=1 -DSINKS=1
+// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=0 -DDILATED=0 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSOFTCAP=1 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSINKS=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 -DSOFTCAP=1 -DSINKS=1 | -DD=256 -DBF16=0 -DB_R=64 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1 | -DD=256 -DBF16=1 -DB_R=64 -DB_C=32 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1; Longformer (2004.05150), §3.1;
 //        StreamingLLM (2309.17453)
@@ -40,7 +40,7 @@ __device__ __forceinline__ void
 attend(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
        int L_q, int L_k, int group, float scale, int sinks, int dilation, ResidueClass of,
        const ModelSoftmax& softmax, KeysIn keys_in) {
-    extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
+    extern __shared__ __align__(512) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
 
     // A block has one tile of queries of one class; if causal, the longest rows are first.

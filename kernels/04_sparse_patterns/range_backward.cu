@@ -26,9 +26,9 @@
 // shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
 // limits scale > 0; left, right <= 2^30, which means no end; 1 <= step <= 2^29; dilation at most
 //        max(L_q, L_k); sinks only with dilation 1 and step 1, columns are split only with
-//        dilation 1; DILATED=0 takes dilation 1 only; B · H · L_q < 2^31; D 64 or 128; KEYS a
-//        multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8, B_C <= 2 · B_R
-// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=0 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=0 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DDILATED=0 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 -DSOFTCAP=1
+//        dilation 1; DILATED=0 takes dilation 1 only; B · H · L_q < 2^31; D 64 or 128, with
+//        TABLE=1 also 256; KEYS a multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8, B_C <= 2 · B_R
+// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=0 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=0 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DDILATED=0 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 | -DD=256 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DTABLE=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
 #include "gradient_tile.cuh"
@@ -52,7 +52,7 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
               int L_q, int L_k, int group, float scale, int heads, float* parts, int sinks,
               int dilation, const Column& column, ResidueClass of, const ModelSoftmax& softmax,
               RowsThatSee rows_that_see) {
-    extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
+    extern __shared__ __align__(512) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
     const int j0 = column.tile / dilation * B_C, j_warp = j0 + first_key();
     const int pitch = dilation * D;   // elements from one row of the class to the next

@@ -8,6 +8,7 @@
 //
 // With -DTURNS=1 blocks that add to the same tile of dQ take turns in the order of the items. Statistics, dQ_sum,
 // turns and the rounding of dQ: backward_prepare and backward_finish of 07_hopper/backward.cu.
+// SOFTCAP=1 gives it a softcap, > 0 (model_softmax.cuh); what it has to know of sinks is in LSE.
 //
 // grid   range_backward (items · heads, H / group / heads, B); `heads` divides H / group
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
@@ -21,7 +22,7 @@
 //        of item n from order_at[n] on; both int
 // shared range_backward 512·D + 8·D·B_R + 528·B_R + 96 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
-// options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1
+// options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1 | -DD=64 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=64 -DBF16=0 -DTURNS=1 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=1 -DSOFTCAP=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
 #include "backward_blocks.cuh"
@@ -66,8 +67,8 @@ struct Keys {
 
 __device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV,
                                float* dQ_sum, int* turns, const int* my_turns, float* parts,
-                               const Problem& problem, const Walk& walk, const int4* items,
-                               int heads) {
+                               const Problem& problem, const ModelSoftmax& softmax,
+                               const Walk& walk, const int4* items, int heads) {
     const int w = consumer();
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
     KeyGradients keys = {};
@@ -78,7 +79,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
         meet_tile(keys, shared, walk, n, w, problem.scale, dQ_sum, turns, turn,
                   [&](KeysByQueries& Pt) {
             if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
-        });
+        }, softmax);
     }
     end_walk(walk, turns);
     const Column column = column_of_block(items, heads);   // again, not kept in registers
@@ -94,7 +95,7 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
                const __grid_constant__ TensorMap dK, const __grid_constant__ TensorMap dV,
                const float* statistics, float* dQ_sum, int* turns, int L_q, int L_k, int group,
                float scale, const int4* items, int heads, float* parts, const int* starts,
-               const int* ends, const int* order_at, const int* order) {
+               const int* ends, const int* order_at, const int* order, float softcap) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     initialize(shared);
@@ -111,7 +112,8 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
     } else {
         raise_register_limit<240>();
         const int* my_turns = TURNS ? order + order_at[blockIdx.x / heads] : nullptr;
-        consume(shared, dK, dV, dQ_sum, turns, my_turns, parts, problem, walk, items, heads);
+        consume(shared, dK, dV, dQ_sum, turns, my_turns, parts, problem, {softcap}, walk, items,
+                heads);
     }
 }
 

@@ -9,7 +9,9 @@
 // long has the classes side by side, and the copy engine takes a box of one of them.
 //
 // With TABLE=1 row r sees the keys starts[r] <= j < ends[r], from two arrays, int32 [L_q], neither of
-// which falls.
+// which falls. SOFTCAP=1 and SINKS=1 give table_forward a softcap, > 0, and attention sinks
+// (model_softmax.cuh): a logit for each of the heads_of_batch query heads of a batch, fp32. Those have no
+// keys, while the `sinks` of range_forward do.
 //
 // grid   (as many blocks as the GPU has multiprocessors, at most one for each item)
 // block  (128 · CONSUMERS + 128): consumers with 64 queries each, a producer
@@ -21,8 +23,9 @@
 // shared 2 · D·(2·B_R + 4·B_C) + 1040·CONSUMERS + 104 bytes, dynamic; B_R = 64·CONSUMERS, B_C = 128
 // limits scale > 0; left, right <= 2^30, which means no end; step >= 1; sinks only with dilation 1 and
 //        step 1; D 64 or 128; CONSUMERS 2, with D = 64 also 3; DILATED=0 takes dilation 1 only, and so
-//        does TABLE=1, whose numbers are 0 to L_k; dilation divides L_q and L_k
-// options: -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 | -DD=64 -DBF16=0 -DCONSUMERS=3 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=1 -DCONSUMERS=3 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=0 -DCONSUMERS=3 -DTABLE=0 -DDILATED=1 | -DD=64 -DBF16=1 -DCONSUMERS=3 -DTABLE=0 -DDILATED=1 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0
+//        does TABLE=1, whose numbers are 0 to L_k; dilation divides L_q and L_k; SOFTCAP=1 and SINKS=1
+//        with TABLE=1
+// options: -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 | -DD=64 -DBF16=0 -DCONSUMERS=3 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=1 -DCONSUMERS=3 -DTABLE=0 -DDILATED=0 | -DD=64 -DBF16=0 -DCONSUMERS=3 -DTABLE=0 -DDILATED=1 | -DD=64 -DBF16=1 -DCONSUMERS=3 -DTABLE=0 -DDILATED=1 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=0 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=0 -DDILATED=1 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 | -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 -DSOFTCAP=1 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 -DSINKS=1 | -DD=64 -DBF16=0 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 -DSOFTCAP=1 -DSINKS=1 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 -DSINKS=1 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DTABLE=1 -DDILATED=0 -DSOFTCAP=1 -DSINKS=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 2, whose lines the comments name
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
@@ -68,8 +71,11 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     for (Gate& gate : shared.gate_Q) fill_with_nothing(gate, round % 2);
 }
 
+// scale: of the scores that are capped; heads: of a batch, of which each has a sink.
+struct Model { ModelSoftmax softmax; float scale; int heads; };
+
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
-                               const Problem& problem) {
+                               const Problem& problem, const Model& model) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
     const int sinks = sinks_of(problem);
     if (w == CONSUMERS - 1) pass_turn(w);   // the first turn is consumer 0's
@@ -106,6 +112,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
             else   // line 12
                 wait_for_product<1>(S);
             give_back(shared.gate_K[next]);                             // line 5; of line 15, early
+            if (SOFTCAP) cap_scores(S, model.scale / model.softmax.softcap);
             if (!is_whole(top, bottom, sinks, j * B_C)) mask(S, seen, sinks, j * B_C);
             raise_maximum(rows, S, problem.factor);                     // m of lines 6 and 13
             if (!is_first) {
@@ -134,7 +141,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         const InMemory to = in_memory(problem, work.head);
         const int pitch = DILATED ? problem.dilation : 1;
         const long long row = ((long long)to.head * problem.L_q + i_w) * pitch + to.residue;
-        normalize(O, rows, LSE + row, problem.L_q - i_w, 1, pitch);     // line 20
+        const float sink = SINKS ? model.softmax.sink(work.head % model.heads) : NEG_INF;
+        normalize(O, rows, LSE + row, problem.L_q - i_w, 1, pitch, sink);   // line 20
         store_output(shared, O, out, i_w, to.head, w, to.panel());
     }
     if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long
@@ -142,7 +150,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
 
 __device__ __forceinline__ void
 attend(const TensorMap& Q, const TensorMap& K, const TensorMap& V, const TensorMap& O, float* LSE,
-       unsigned* counter, const Problem& problem) {
+       unsigned* counter, const Problem& problem, const Model& model = {}) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
@@ -158,7 +166,7 @@ attend(const TensorMap& Q, const TensorMap& K, const TensorMap& V, const TensorM
         if (threadIdx.x == CONSUMER_THREADS) produce(shared, Q, K, V, counter, problem, items);
     } else {
         raise_register_limit<CONSUMERS == 2 ? 240 : 160>();
-        consume(shared, O, LSE, problem);
+        consume(shared, O, LSE, problem, model);
     }
 }
 
@@ -167,9 +175,13 @@ extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)
 table_forward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
               const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O, float* LSE,
               unsigned* counter, int heads, int L_q, int L_k, int group, float scale, int at_once,
-              const int* starts, const int* ends) {
-    attend(Q, K, V, O, LSE, counter, {L_q, L_k, group, scale * LOG2_E, heads, at_once, 1,
-                                     {starts, ends}});
+              const int* starts, const int* ends, float softcap, const float* sink_logits,
+              int heads_of_batch) {
+    const ModelSoftmax softmax = {softcap, sink_logits};
+    const float factor = softmax.factor(scale) * LOG2_E;
+    attend(Q, K, V, O, LSE, counter,
+           {L_q, L_k, group, factor, heads, at_once, 1, {starts, ends}},
+           {softmax, scale, heads_of_batch});
 }
 #else
 extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)

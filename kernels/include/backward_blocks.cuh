@@ -98,18 +98,24 @@ __device__ inline void wait_for_keys(Shared& shared) {
     wait_until_full(shared.gate_V, 0);
 }
 
-// Pᵀ = exp(scale · Sᵀ − LSE) in place of Sᵀ.
+// Pᵀ = exp(scale · Sᵀ − LSE) in place of Sᵀ; factor: the scale, times log2(e).
 __device__ inline void weights(KeysByQueries& St, const float* LSE, float factor) {
     each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
         St[n][e] = exp2_approx(fmaf(St[n][e], factor, -LSE[query]));
     });
 }
 
-// dSᵀ = Pᵀ ∘ (dPᵀ − Δ) in place of dPᵀ.
+// dSᵀ = Pᵀ ∘ (dPᵀ − Δ) in place of dPᵀ. With a softcap times 1 − tanh², and there are no registers to keep
+// tanh in: it comes back as (log2(P) + LSE) / factor. Where P is 0, and its logarithm −∞, fmaxf makes that 0.
 __device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& Pt,
-                                       const float* delta) {
+                                       const Statistics& statistics, float factor) {
+    const float inverse = SOFTCAP ? 1 / factor : 0;
     each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
-        dPt[n][e] = Pt[n][e] * (dPt[n][e] - delta[query]);
+        dPt[n][e] = Pt[n][e] * (dPt[n][e] - statistics.delta[query]);
+        if (SOFTCAP) {
+            const float tanh = (log2_approx(Pt[n][e]) + statistics.LSE[query]) * inverse;
+            dPt[n][e] *= fmaxf(1 - tanh * tanh, 0);
+        }
     });
 }
 
@@ -148,7 +154,7 @@ __device__ inline void add_dQ(float* piece, const QueryGradients& dQ) {
 template <class Hide>
 __device__ __forceinline__ void
 meet_tile(KeyGradients& keys, Shared& shared, const Walk& walk, int n, int w, float scale,
-          float* dQ_sum, int* turns, int turn, Hide hide) {
+          float* dQ_sum, int* turns, int turn, Hide hide, const ModelSoftmax& softmax = {}) {
     const auto [buffer, parity] = place(n);
     const scalar_t *Q = shared.Q[buffer], *dO = shared.dO[buffer];
     const Statistics& statistics = shared.statistics[buffer];
@@ -156,16 +162,18 @@ meet_tile(KeyGradients& keys, Shared& shared, const Walk& walk, int n, int w, fl
     KeysByQueries St, dPt;                    // St becomes Pt, and dPt becomes dSt
     LeftFactor Pt, dSt;
     QueryGradients dQ;
+    const float factor = softmax.factor(scale) * LOG2_E;
 
     wait_until_full(shared.gate_Q[buffer], parity);
     start_scores(St, shared.K[w], Q);      // Sᵀ = K Qᵀ
     wait_until_full(shared.gate_dO[buffer], parity);
     start_scores(dPt, shared.V[w], dO);    // dPᵀ = V dOᵀ
     wait_for_product<1>(St);
-    weights(St, statistics.LSE, scale * LOG2_E);
+    if (SOFTCAP) cap_scores(St, scale / softmax.softcap);
+    weights(St, statistics.LSE, factor);
     hide(St);
     wait_for_product<0>(dPt);
-    score_gradients(dPt, St, statistics.delta);
+    score_gradients(dPt, St, statistics, factor);
     pack_weights(Pt, St);
     pack_weights(dSt, dPt);
     write_dSt(dSt_tile, dSt, w);

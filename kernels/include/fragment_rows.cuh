@@ -48,6 +48,13 @@ __device__ inline float exp2_approx(float x) {
     return y;
 }
 
+// log2(x) in one instruction, for what exp2_approx returns.
+__device__ inline float log2_approx(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // The highest of the four lanes of a row, and their sum; each of them gets it.
 __device__ inline float highest_of_row(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));

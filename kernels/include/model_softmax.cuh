@@ -29,7 +29,12 @@ struct ModelSoftmax {
 // tanh(x), off by some 10^-7. tanh.approx is off by 2^-11 of it: at a cap of 50 that would be 0.02 of a score.
 __device__ inline float tanh_of(float x) { return 1 - __fdividef(2, 1 + exp2_approx(2 * LOG2_E * x)); }
 
-// S = tanh(scale / cap · S), of all 16 rows of M products.
+// S = tanh(scale / cap · S), of all 16 rows of a product, or of M products.
+template <int N>
+__device__ inline void cap_scores(float (&S)[N][4], float scale_per_cap) {
+    each_of_lane<1, N>([&](int, int n, int e, int, int) { S[n][e] = tanh_of(scale_per_cap * S[n][e]); });
+}
+
 template <int M, int N>
 __device__ inline void cap_scores(float (&S)[M][N][4], float scale_per_cap) {
     each_of_lane<M, N>([&](int m, int n, int e, int, int) { S[m][n][e] = tanh_of(scale_per_cap * S[m][n][e]); });

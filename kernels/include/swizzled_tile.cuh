@@ -8,13 +8,13 @@
 #include "async_copy.cuh"
 #include "tensor_core.cuh"
 
-static_assert(D == 64 || D == 128, "D must be 64 or 128");
+static_assert(D == 64 || D == 128 || D == 256, "D must be 64, 128 or 256");
 
 // Index of the first element of a chunk.
 __device__ inline int swizzled(int row, int chunk) { return row * D + (chunk ^ row % 8) * 8; }
 
 // The shared-memory address of chunk 0 of a row. That of chunk c is this XOR 16 c, since a tile
-// begins at a multiple of 256 bytes; that of the same chunk n rows on, for n a multiple of 8, lies
+// begins at a multiple of a row's bytes; that of the same chunk n rows on, for n a multiple of 8, lies
 // 2 n D bytes further. So a lane keeps one address for each way in which it reads a tile: to other
 // columns it takes one XOR, to other rows nothing, as an instruction has room for that offset.
 __device__ inline unsigned row_address(const scalar_t* tile, int row) {

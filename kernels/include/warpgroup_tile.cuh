@@ -6,6 +6,7 @@
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 1
 #pragma once
 #include "fragment_rows.cuh"
+#include "model_softmax.cuh"
 #include "warpgroup.cuh"
 
 static_assert(D == 64 || D == 128, "D must be 64 or 128");
@@ -119,15 +120,17 @@ __device__ inline void pack_weights(unsigned (&P)[N / 2][4], const float (&S)[N]
 
 // O / l, times the scale of V; 0 for a row that has seen no key, and NaN stays NaN. Writes the
 // log-sum-exp of the warpgroup's first `rows_left` rows, `pitch` apart, −∞ for a row that has seen no key.
+// With SINKS=1 the sum has the head's sink too, a power of two, and a row without a key has that alone.
 __device__ inline void normalize(Output& O, const Rows& rows, float* LSE, int rows_left,
-                                 float v_scale = 1, int pitch = 1) {
+                                 float v_scale = 1, int pitch = 1, float sink = NEG_INF) {
     #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row() + 8 * r + threadIdx.x % 32 / 4;
-        const float l = sum_of_row(rows.l[r]);
+        float m = rows.m[r], l = sum_of_row(rows.l[r]);
+        const float factor = SINKS ? v_scale * add_sink(m, l, sink) : v_scale;
         if (threadIdx.x % 4 == 0 && row < rows_left)
-            LSE[row * pitch] = l == 0 ? NEG_INF : (rows.m[r] + log2f(l)) * LN_2;
-        scale_row(O, r, l == 0 ? 0 : v_scale / l);
+            LSE[row * pitch] = l == 0 ? NEG_INF : (m + log2f(l)) * LN_2;
+        scale_row(O, r, l == 0 ? 0 : factor / l);
     }
 }
 

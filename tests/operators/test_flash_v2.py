@@ -398,7 +398,7 @@ def check_broken(gradients):
                 "min(L_k, query(row) + shift + 1) : L_k",
                 "query(row) + shift + 1 : L_k + B_C",
             ),  # the ragged end counts as keys of zeros
-            ("l == 0 ? 0 : __fdividef(1, l)", "__fdividef(1, l)"),  # NaN in rows without keys
+            ("l == 0 ? 0 : __fdividef(rescale, l)", "__fdividef(rescale, l)"),  # NaN in rows without keys
             ("(state.m[i][r] + __log2f(l)) * LN_2", "state.m[i][r] + __log2f(l)"),  # log-sum-exp in base 2
             ("? head : head / group;", "? head : head % (gridDim.y / group);"),
         ]

@@ -16,7 +16,7 @@ from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.patterns import Ranges
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
-from tests.helpers import tensors
+from tests.helpers import model_softmax, tensors
 from tests.helpers.deterministic import told_to_be_deterministic
 
 HALF = torch.float16
@@ -36,6 +36,8 @@ PATTERNS = {
     "documents": lambda length: patterns.document(documents(length)),
     "causal documents": lambda length: patterns.document(documents(length)) & patterns.causal(),
 }
+CAPPED = "if (SOFTCAP) cap_scores(S, model.scale / model.softmax.softcap);"
+MASKED = "if (!is_whole(top, bottom, sinks, j * B_C)) mask(S, seen, sinks, j * B_C);"
 LENGTHS = ((1, 1), (65, 65), (128, 128), (300, 300), (130, 270), (270, 130), (200, 3), (1, 200))
 
 
@@ -152,8 +154,83 @@ def test_rows_that_see_no_key():
     assert not out[0, 0, :200].any() and (lse[0, 0, :200] == -torch.inf).all() and lse[0, 0, 200:].isfinite().all()
 
 
+# ---------------------------------------------------------------------------------------------- softcap and sinks
+
+
+MODELS = {  # what makes the pattern, whose launches are kept; lengths, d, dtype, softcap, whether there are sinks
+    "softcap": (lambda: patterns.sliding_window(64), (130, 150), 64, HALF, model_softmax.CAP, False),
+    "sinks": (lambda: patterns.document([50, 90]) & patterns.causal(), (140, 140), 128, HALF, 0, True),
+    "both": (lambda: patterns.local(100), (65, 200), 128, torch.bfloat16, model_softmax.CAP, True),
+    "rows without keys": (lambda: patterns.sliding_window(64), (135, 70), 64, torch.bfloat16, 20.0, True),
+}
+
+
+def check_model(name, device="cpu", gradients=False):
+    """Against float64, of four heads that share two key heads, in two batches; logits up to 50."""
+    make, lengths, head_dim, dtype, softcap, has_sinks = MODELS[name]
+    pattern, case = make(), checks.AttentionCase(2, 4, 2, *lengths, head_dim, False, "large logits")
+    *inputs, grad_out = checks.make_inputs(case, dtype=dtype, device=device, seed=crc32(name.encode()))
+    sinks = model_softmax.sinks_of(4, device) if has_sinks else None
+    inputs = [tensor.requires_grad_(gradients) for tensor in (*inputs, *([sinks] if has_sinks else []))]
+    options = {"softcap": softcap or None, "enable_gqa": True, "return_lse": True}
+    with checks.poisoned_outputs():
+        out, lse = sparse_attention(*inputs[:3], pattern, sinks=sinks, **options)
+        grads = torch.autograd.grad(out, inputs, grad_out) if gradients else ()
+
+    found = dict(zip(("out", "dq", "dk", "dv", "dsinks"), (out, *grads), strict=False))
+    options = {"softcap": softcap, "mask": pattern.mask(*lengths).to(device)}
+    for report in model_softmax.reports(found, inputs, grad_out, **options):
+        assert report.passed, f"{name}: {report}"
+    _, exact = model_softmax.attention(*(tensor.detach().double() for tensor in inputs), **options)
+    torch.testing.assert_close(lse.double(), exact, rtol=checks.LSE_TOLERANCE, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_softcap_and_sinks_are_correct(device, name):
+    check_model(name, device)
+
+
+@pytest.mark.parametrize("name", ["both", "rows without keys"])
+def test_gradients_with_softcap_and_sinks_are_correct(device, name):
+    check_model(name, device, gradients=True)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "name"),
+    [
+        (f"{CAPPED}\n            {MASKED}", f"{MASKED}\n            {CAPPED}", "softcap"),
+        ("v_scale * add_sink(m, l, sink)", "(add_sink(m, l, sink), v_scale)", "sinks"),
+        ("work.head % model.heads", "work.head % problem.group", "sinks"),
+        ("work.head % model.heads", "work.head / problem.group % model.heads", "both"),
+    ],
+    ids=["cap after the mask", "sink without rescaling", "sinks of a group", "sinks of key heads"],
+)
+def test_a_broken_softmax_fails_the_check(break_kernel, right, wrong, name):
+    break_kernel(sparse_hopper.RANGE_FORWARD, right, wrong)
+    with pytest.raises(AssertionError, match="out: WRONG"):
+        check_model(name)
+
+
+def test_with_softcap_and_sinks_no_more_registers_spill():
+    code = read_kernel(sparse_hopper.RANGE_FORWARD)
+    for options in filter(has_model_softmax, compile_options(code)):
+        found = nvrtc.compile_kernel(code, "sm_90a", options).resources["table_forward"]
+        assert max(found.spill_stores, found.spill_loads) <= 32, (options, found)
+
+
+def has_model_softmax(options):
+    return not {"-DSOFTCAP=1", "-DSINKS=1"}.isdisjoint(options)
+
+
+# ---------------------------------------------------------------------------------------------- the kernel itself
+
+
 def test_the_header_lists_the_options_in_use():
-    listed = set(map(frozenset, compile_options(read_kernel(sparse_hopper.RANGE_FORWARD))))
+    listed = {
+        frozenset(options)
+        for options in compile_options(read_kernel(sparse_hopper.RANGE_FORWARD))
+        if not has_model_softmax(options)
+    }
     assert listed == {frozenset((*o, f"-DBF16={b}")) for o in sparse_hopper.forward_options() for b in (0, 1)}
 
 

@@ -26,6 +26,7 @@ from course_utils.operators.tensor_core import BF16_OPTION, DTYPES, HEAD_DIMS, t
 from course_utils.patterns import UNBOUNDED, Ranges, RowRanges
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
+from tests.helpers import model_softmax
 
 HALF, BF16 = torch.float16, torch.bfloat16
 CPU = torch.device("cpu")
@@ -63,9 +64,9 @@ def inputs(ranges, L_q, L_k, head_dim, *, dtype=HALF, kind="normal", group=1, kv
     return tensors, out.to(dtype), lse.float(), options
 
 
-def gradients(ranges, tensors, out, lse, *, deterministic=False):
+def gradients(ranges, tensors, out, lse, *, deterministic=False, softcap=0):
     query, key, value, grad_out = tensors
-    call = Call(query.shape, key.shape, query.dtype, query.device, query.shape[-1] ** -0.5)
+    call = Call(query.shape, key.shape, query.dtype, query.device, query.shape[-1] ** -0.5, softcap)
     on_device = RowRanges(*(end.to(query.device) for end in ranges)) if isinstance(ranges, RowRanges) else ranges
     ready = ready_range_backward(call, on_device, deterministic=deterministic)
     with checks.poisoned_outputs():
@@ -151,6 +152,53 @@ def test_all_combinations_on_a_gpu(deterministic, dtype):
             check(ranges, L_q, L_k, head_dim, deterministic=deterministic, **how)
 
 
+MODELS = {  # ranges, L_q, L_k, d, dtype, softcap, whether there are sinks
+    "softcap": (Ranges(0, 69, 1), 130, 150, 64, HALF, model_softmax.CAP, False),
+    "sinks": (documents(40, 60), 100, 100, 64, BF16, 0, True),
+    "both": (Ranges(0, 0, UNBOUNDED), 70, 200, 128, BF16, model_softmax.CAP, True),
+    "rows without keys": (Ranges(0, 40, 1), 135, 70, 128, HALF, 20.0, True),
+}
+
+
+def check_model(name, device=CPU):
+    """Against float64, of four heads that share two key heads; logits up to 50, of which a cap leaves little."""
+    ranges, L_q, L_k, head_dim, dtype, softcap, has_sinks = MODELS[name]
+    how = {"dtype": dtype, "kind": "large logits", "group": 2, "kv_heads": 2, "device": device}
+    (*inputs_, grad_out), *_ = inputs(ranges, L_q, L_k, head_dim, **how)
+    if has_sinks:
+        inputs_.append(model_softmax.sinks_of(4, device))
+    options = {"mask": mask_of(ranges, L_q, L_k).to(device), "softcap": softcap}
+    out, lse = model_softmax.attention(*(tensor.double() for tensor in inputs_), **options)
+    tensors = *inputs_[:3], grad_out
+    deterministic = head_dim == 128
+    found = gradients(ranges, tensors, out.to(dtype), lse.float(), deterministic=deterministic, softcap=softcap)
+    for report in model_softmax.reports(
+        dict(zip(("dq", "dk", "dv"), found, strict=True)), inputs_, grad_out, **options
+    ):
+        assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_with_softcap_and_sinks(device, name):
+    check_model(name, device)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("dPt[n][e] *= fmaxf(1 - tanh * tanh, 0);", ""),
+        ("fmaxf(1 - tanh * tanh, 0)", "(1 - tanh * tanh)"),
+        ("log2_approx(Pt[n][e]) + statistics.LSE[query]", "log2_approx(Pt[n][e])"),
+        ("const float factor = softmax.factor(scale) * LOG2_E;", "const float factor = scale * LOG2_E;"),
+    ],
+    ids=["no derivative of tanh", "no guard where P is 0", "tanh without LSE", "the scale for the cap"],
+)
+def test_a_broken_softcap_is_seen(break_kernel, right, wrong):
+    break_kernel(RANGE_BACKWARD, right, wrong)
+    with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
+        check_model("softcap")
+
+
 # ---------------------------------------------------------------------------------------------- order
 
 
@@ -218,6 +266,7 @@ def test_the_compiler_leaves_the_products_asynchronous_and_spills_next_to_nothin
         compiled = nvrtc.compile_kernel(source, "sm_90a", options)
         resources = compiled.resources["range_backward"]
         most = 16 if "-DD=64" in options and "-DTURNS=0" in options else 0  # bytes: four registers
+        most += 20 if "-DD=64" in options and "-DSOFTCAP=1" in options else 0
         assert "C75" not in compiled.log and max(resources.spill_stores, resources.spill_loads) <= most, compiled.log
 
 

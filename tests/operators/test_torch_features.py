@@ -45,6 +45,7 @@ from course_utils.operators import (
     sparse_attention,
     sparse_mla,
     topk,
+    varlen,
 )
 from course_utils.operators import flash_v2 as v2
 from tests.helpers import tensors
@@ -59,6 +60,18 @@ def attention_inputs(device, *, dtype=HALF, grad=False, lengths=(5, 3), d=24, he
     shapes = [(1, length, heads_, d) for length, heads_ in zip((*lengths, lengths[1]), (*heads, heads[1]), strict=True)]
     made = [tensors.random(*shape, device=device, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes)]
     return [tensor.transpose(1, 2).requires_grad_(grad) for tensor in made]
+
+
+def some_sinks(device, grad=False):
+    return tensors.random(2, device=device, seed=7).requires_grad_(grad)
+
+
+def varlen_inputs(device, grad=False):
+    """Three sequences, of which one is empty and one has more queries than keys; causal, with all options."""
+    inputs = attention_inputs(device, grad=grad, lengths=(9, 7))
+    ends = ([0, 4, 4, 9], [0, 3, 3, 7])
+    cu_seq = (torch.tensor(one, dtype=torch.int32, device=device) for one in ends)
+    return *inputs, some_sinks(device, grad), *cu_seq, True, 3, 5.0, 0.3
 
 
 def latent_inputs(device, *, grad=False):
@@ -149,17 +162,24 @@ EXAMPLES = {
     ),
     "flash_attention_hopper_e4m3": (hopper._e4m3_attention, lambda device, grad: e4m3_inputs(device)),
     "sparse_attention": (
-        sparse._attention.operator,
-        lambda device, grad: (*attention_inputs(device, grad=grad), WINDOW.number, 0.3),
+        sparse.attend_by_number.operator,
+        lambda device, grad: (*attention_inputs(device, grad=grad), None, WINDOW.number, 0.0, 0.3),
     ),
     "sparse_attention, lists": (
-        sparse._attention.operator,
-        lambda device, grad: (*attention_inputs(device, grad=grad), STREWN.number, 0.3),
+        sparse.attend_by_number.operator,
+        lambda device, grad: (*attention_inputs(device, grad=grad), None, STREWN.number, 0.0, 0.3),
     ),
     "sparse_attention, rows": (
-        sparse._attention.operator,
-        lambda device, grad: (*attention_inputs(device, grad=grad, lengths=(5, 9)), DOCUMENTS.number, 0.3),
+        sparse.attend_by_number.operator,
+        lambda device, grad: (
+            *attention_inputs(device, grad=grad, lengths=(5, 9)),
+            some_sinks(device, grad),
+            DOCUMENTS.number,
+            5.0,
+            0.3,
+        ),
     ),
+    "varlen_attention": (varlen._attention.operator, lambda device, grad: varlen_inputs(device, grad)),
     "lightning_indexer": (indexer._indexer, lambda device, grad: (*index_inputs(device), None, None, -1)),
     "lightning_indexer, FP8": (indexer._indexer, lambda device, grad: fp8_inputs(device)),
     "select_topk": (topk._select, lambda device, grad: (tensors.random(5, 3, device=device).mT, 1)),
@@ -193,8 +213,16 @@ EXAMPLES = {
         ),
     ),
     "sparse_attention_backward": (
-        sparse._attention.operator.gradient,
-        lambda device, grad: gradient_inputs(sparse._attention.operator, attention_inputs(device), WINDOW.number, 0.3),
+        sparse.attend_by_number.operator.gradient,
+        lambda device, grad: gradient_inputs(
+            sparse.attend_by_number.operator, attention_inputs(device), None, WINDOW.number, 0.0, 0.3
+        ),
+    ),
+    "varlen_attention_backward": (
+        varlen._attention.operator.gradient,
+        lambda device, grad: gradient_inputs(
+            varlen._attention.operator, varlen_inputs(device)[:3], *varlen_inputs(device)[3:]
+        ),
     ),
     "sparse_mla_backward": (
         mla._gradient,
@@ -204,7 +232,7 @@ EXAMPLES = {
 DIFFERENTIABLE = (
     *("flash_attention_minimal", "flash_attention_v2", "flash_attention_hopper"),
     *("sparse_attention", "sparse_attention, lists"),
-    *("sparse_attention, rows", "sparse_mla"),
+    *("sparse_attention, rows", "varlen_attention", "sparse_mla"),
 )
 
 
@@ -643,7 +671,7 @@ def test_a_pattern_that_lives_no_more_is_named():
     pattern = patterns.sliding_window(3)
     number, inputs = pattern.number, attention_inputs("cpu", grad=True)
     with pytest.raises(RuntimeError, match=f"pattern number {number + 10**9} .* is not in this process"):
-        sparse._attention.operator(*inputs, number + 10**9, 0.3)
+        sparse.attend_by_number.operator(*inputs, None, number + 10**9, 0.0, 0.3)
     out = sparse_attention(*inputs, pattern)
     del pattern
     gc.collect()
@@ -651,7 +679,7 @@ def test_a_pattern_that_lives_no_more_is_named():
     del out
     gc.collect()
     with pytest.raises(RuntimeError, match=f"pattern number {number} .* keep the pattern"):
-        sparse._attention.operator(*inputs, number, 0.3)
+        sparse.attend_by_number.operator(*inputs, None, number, 0.0, 0.3)
 
 
 def test_another_process_has_no_pattern_of_this_ones_numbers():

@@ -51,7 +51,11 @@ BAD = [
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: True), TypeError, "fn gives bool"),
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: i - j <= 64 * (h + 1)), ValueError, "fn depends on"),
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: i - j < 5000 + 1000 * h), ValueError, "fn depends on the batch"),
-    (lambda: patterns.from_mask_mod(lambda b, h, i, j: torch.ones(3).bool()), ValueError, "fn gives shape (3,)"),
+    (
+        lambda: patterns.from_mask_mod(lambda b, h, i, j: torch.ones(3).bool()),
+        TypeError,
+        "fn gives torch.bool of shape (3,)",
+    ),
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: i >= j + b), ValueError, "fn depends on the batch entry"),
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: (i >= j) & (h != 3)), ValueError, "b, h = 3, 3 and 0, 0 differ"),
     (

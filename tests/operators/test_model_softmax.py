@@ -1,0 +1,221 @@
+"""What models add to the softmax, a window, sinks and a softcap, alone and together: right in the dense operators and
+under a pattern, forward and backward, and seen to be wrong when broken."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from course_utils import checks, patterns, reference
+from course_utils.operators import flash_attention_hopper, flash_attention_v2, sparse_attention, sparse_launch
+
+HALF, BF16 = torch.float16, torch.bfloat16
+LENGTHS = ((1, 1), (65, 65), (130, 200), (113, 60), (3, 257), (200, 200))
+WINDOWS = (None, 1, 100)
+TABLE, BACKWARD = "04_sparse_patterns/range.cu", "04_sparse_patterns/range_backward.cu"
+
+
+@pytest.fixture(autouse=True)
+def by_portable_kernels(monkeypatch):
+    """What a Hopper GPU takes instead, test_sparse_hopper.py has."""
+    monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: False)
+
+
+def rotated():
+    """Each combination of the options; lengths, head dims with their dtypes, and kinds of input in turn."""
+    cases, kinds = [], itertools.cycle(checks.KINDS)
+    for n, (with_sinks, softcap, window) in enumerate(itertools.product((False, True), (None, 5.0, 50.0), WINDOWS)):
+        head_dim, dtype = ((64, HALF), (128, BF16), (40, HALF))[n % 3 if n % 4 else 1]
+        lengths = LENGTHS[n % len(LENGTHS)]
+        case = checks.AttentionCase(
+            1 + n % 2, 4, (4, 2)[n % 2], *lengths, head_dim, n % 3 > 0, next(kinds), (None, 0.3, -0.2)[n // 2 % 3]
+        )
+        name = f"window {window}, softcap {softcap}{', sinks' * with_sinks}"
+        cases.append(pytest.param(case, dtype, {"window": window, "softcap": softcap}, with_sinks, id=name))
+    return cases[1:]  # the first has none of them
+
+
+def sinks_of(case, device):
+    """Some below and some above the largest score of most rows."""
+    return torch.linspace(-3, 6, case.heads, device=device)
+
+
+def reports_of(operator, case, options, dtype, device, sinks, seed=1):
+    """Comparisons of out, lse and all gradients with float64."""
+    *inputs, grad_out = checks.make_inputs(case, dtype=dtype, device=device, seed=seed)
+    options = options | {"scale": case.scale, "enable_gqa": case.heads != case.kv_heads}
+
+    def run(attend, dtypes, **more):
+        given = [tensor.detach().to(dtypes[0]).requires_grad_() for tensor in inputs]
+        if sinks is not None:
+            more["sinks"] = sinks.detach().to(dtypes[1]).requires_grad_()
+        found = attend(*given, **options, **more)
+        out, lse = found if isinstance(found, tuple) else (found, None)
+        wanted = [*given, *([more["sinks"]] if sinks is not None else [])]
+        grads = torch.autograd.grad(out, wanted, grad_out.to(out.dtype))
+        return out, lse, grads
+
+    with checks.poisoned_outputs():
+        out, lse, grads = run(operator, (dtype, torch.float32), return_lse=True)
+    expected, expected_lse, wanted = run(reference.attention, (torch.float64, torch.float64), return_lse=True)
+    plain, _, of_plain = run(reference.torch_attention, (dtype, torch.float32))
+    reports = [checks.error_report(out, expected, plain), checks.lse_report(lse, expected_lse)]
+    for name, *of_each in zip(("dq", "dk", "dv", "dsinks"), grads, wanted, of_plain, strict=False):
+        found, right, in_torch = of_each  # that of the sinks comes from Δ, which is as exact as the 16 bits of out
+        reports.append(checks.error_report(found.to(dtype), right, in_torch, factor=checks.GRADIENT_FACTOR, name=name))
+    return reports
+
+
+def assert_right(reports):
+    assert not [str(report) for report in reports if not report.passed]
+
+
+@pytest.mark.parametrize(("case", "dtype", "options", "with_sinks"), rotated())
+def test_right_alone_and_together(case, dtype, options, with_sinks, device):
+    sinks = sinks_of(case, device) if with_sinks else None
+    options = options | {"is_causal": case.is_causal}
+    assert_right(reports_of(flash_attention_v2, case, options, dtype, device, sinks))
+
+
+CASE = checks.AttentionCase(1, 4, 2, 130, 150, 64, True, "planted", None)
+PATTERNS = {
+    "documents": patterns.document([60, 7, 83]) & patterns.causal(),
+    "equal blocks": patterns.block_diagonal(64),
+    "a window": patterns.sliding_window(33),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_right_under_a_pattern(name, device):
+    pattern, (rows, columns) = PATTERNS[name], (CASE.query_length, CASE.key_length)
+    mask = pattern.mask(rows, columns, device=device)
+
+    *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
+    sinks = sinks_of(CASE, device)
+    options = {"softcap": 4.0, "sinks": sinks, "enable_gqa": True}
+    out, lse = sparse_attention(*inputs, pattern, **options, return_lse=True)
+    expected, expected_lse = reference.sparse_attention(*inputs, pattern, **options, return_lse=True)
+    plain = reference.torch_attention(*inputs, attn_mask=mask, **options)
+    assert_right([checks.error_report(out, expected, plain), checks.lse_report(lse, expected_lse)])
+
+
+@pytest.mark.parametrize(("d", "value_dim"), [(200, 200), (256, 256), (192, 128), (64, 128), (40, 24)])
+def test_wide_heads_and_values_of_their_own_width(d, value_dim, device):
+    case = dataclasses.replace(CASE, head_dim=max(d, value_dim), kind="large logits")
+    query, key, value, grad_out = checks.make_inputs(case, dtype=BF16, device=device, seed=2)
+    inputs = [query[..., :d], key[..., :d], value[..., :value_dim]]
+    options = {"is_causal": True, "scale": 0.1, "enable_gqa": True, "sinks": sinks_of(case, device)}
+
+    def run(attend, as_wide=False, **more):
+        given = [tensor.detach().requires_grad_() for tensor in inputs]
+        columns = max(d, value_dim)
+        taken = [torch.nn.functional.pad(x, (0, columns - x.shape[-1])) for x in given] if as_wide else given
+        found = attend(*taken, **options, **more)
+        out, lse = found if isinstance(found, tuple) else (found, None)
+        out = out[..., :value_dim]
+        return out, lse, torch.autograd.grad(out, given, grad_out[..., :value_dim].to(out.dtype))
+
+    out, lse, grads = run(flash_attention_v2, return_lse=True)
+    expected, expected_lse, wanted = run(reference.attention, as_wide=True, return_lse=True)
+    plain, _, of_plain = run(reference.torch_attention, as_wide=True)
+    assert_right([checks.error_report(out, expected, plain), checks.lse_report(lse, expected_lse)])
+    for found, right, in_torch in zip(grads, wanted, of_plain, strict=True):
+        assert_right([checks.error_report(found, right, in_torch, factor=checks.GRADIENT_FACTOR)])
+
+
+def test_a_head_wider_than_256_is_refused():
+    query = torch.zeros(1, 1, 3, 300, dtype=HALF)
+    with pytest.raises(ValueError, match="query has head dimension 300; it must be at most 256"):
+        flash_attention_v2(query, query, query)
+
+
+def test_a_row_without_a_key_has_its_sink_alone(device):
+    case = checks.AttentionCase(1, 2, 2, 9, 4, 64, True, "normal")
+    query, key, value, _ = checks.make_inputs(case, dtype=HALF, device=device, seed=0)
+    sinks = torch.tensor([1.5, -2.0], device=device)
+    out, lse = flash_attention_v2(query, key, value, is_causal=True, sinks=sinks, return_lse=True)
+    assert (out[:, :, :5] == 0).all()
+    torch.testing.assert_close(lse[0, :, :5], sinks[:, None].expand(2, 5))
+
+
+def test_compiled_in_one_graph_it_gives_the_same(device):
+    *inputs, grad_out = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
+
+    def attend(query, key, value, sinks):
+        return flash_attention_v2(query, key, value, window=20, sinks=sinks, softcap=3.0, enable_gqa=True)
+
+    found = []
+    for function in (attend, torch.compile(attend, fullgraph=True, backend="aot_eager")):
+        given = [tensor.detach().requires_grad_() for tensor in (*inputs, sinks_of(CASE, device))]
+        out = function(*given)
+        found.append((out, *torch.autograd.grad(out, given, grad_out)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)  # dQ is summed by atomics, in no fixed order
+
+
+def test_the_operator_of_chapter_07_takes_them_too(device):
+    *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
+    options = {"window": 20, "sinks": sinks_of(CASE, device), "softcap": 3.0, "enable_gqa": True}
+    assert flash_attention_hopper(*inputs, **options).equal(flash_attention_v2(*inputs, **options))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"window": 0}, r"window is 0; it must be an integer from 1"),
+        ({"window": 2.0}, r"window is 2.0; it must be an integer"),
+        ({"softcap": 0}, r"softcap is 0; it must be a finite number above 0"),
+        ({"softcap": float("nan")}, r"softcap is nan; it must be a finite number above 0"),
+        ({"softcap": "50"}, r"softcap is '50'; it must be a finite number above 0"),
+        ({"sinks": [0.0, 0.0]}, r"sinks is a list; it must be a torch tensor \[4\]"),
+        ({"sinks": torch.zeros(3)}, r"sinks has shape \[3\]; it must be \[4\]"),
+        ({"sinks": torch.zeros(4, dtype=HALF)}, r"sinks has dtype torch.float16; it must be torch.float32"),
+    ],
+)
+def test_bad_input_is_named(wrong, message):
+    *inputs, _ = checks.make_inputs(CASE, dtype=HALF, seed=3)
+    with pytest.raises((TypeError, ValueError), match=message):
+        flash_attention_v2(*inputs, enable_gqa=True, **wrong)
+
+
+def test_a_pattern_whose_rows_are_no_ranges_has_neither(device):
+    *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
+    with pytest.raises(NotImplementedError, match="streaming.* with sinks or a softcap"):
+        sparse_attention(*inputs, patterns.streaming(4, 30), softcap=3.0, enable_gqa=True)
+
+
+def under_a_new_pattern(query, key, value, *, window, **options):
+    """A pattern that is kept has its launches, of the kernel as it was."""
+    return sparse_attention(query, key, value, patterns.sliding_window(window), **options)
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        (TABLE, "scale_row(state.O[i], r, inverse);", "scale_row(state.O[i], r, inverse / rescale);"),
+        (TABLE, "l = l * rescale + exp2_approx(sink - base);", "l += exp2_approx(sink - base);"),
+        (TABLE, "softmax.sink(blockIdx.y)", "softmax.sink(blockIdx.y / group)"),
+        (TABLE, "sink_logits[head] * LOG2_E", "sink_logits[head]"),
+        (TABLE, "cap_scores(S, scale / softmax.softcap);", "cap_scores(S, 1 / softmax.softcap);"),
+        (TABLE, "SOFTCAP ? softcap : scale;", "scale;"),
+        (BACKWARD, "if (SOFTCAP) exact[m][n][e] *= 1 - St[m][n][e] * St[m][n][e];", ""),
+        (BACKWARD, "1 - St[m][n][e] * St[m][n][e];", "1 - St[m][n][e];"),
+        (BACKWARD, "SOFTCAP ? softcap : scale;", "scale;"),
+    ],
+)
+def test_a_broken_kernel_fails_the_check(break_kernel, file, right, wrong, device):
+    break_kernel(file, right, wrong)
+    reports = reports_of(
+        under_a_new_pattern, CASE, {"window": 70, "softcap": 4.0}, HALF, device, sinks_of(CASE, device)
+    )
+    assert [report for report in reports if not report.passed]
+
+
+def test_the_softcap_is_put_on_scores_before_they_are_masked(break_kernel, device):
+    """After it a masked score would be cap · tanh(−∞) = −cap, and have weight."""
+    line = "if (SOFTCAP) cap_scores(S, scale / softmax.softcap);\n"
+    break_kernel(TABLE, line, "")
+    break_kernel(TABLE, "update_maximum(state, S, factor);", line + "        update_maximum(state, S, factor);")
+    reports = reports_of(under_a_new_pattern, CASE, {"window": 20, "softcap": 4.0}, HALF, device, None)
+    assert "out" in [report.name for report in reports if not report.passed]
