@@ -293,7 +293,7 @@ def _sequences(asked: _Asked, is_causal: bool) -> tuple[Tensor, Tensor]:
 def _compare(asked: _Asked, query_ids: Tensor, key_ids: Tensor, is_causal: bool, window: int | None) -> Tensor:
     """Whether the sequences keep the pairs that are asked for, but for the queries of padding, which nobody reads."""
     batch, q_length, kv_length = asked.shape
-    step = -(-batch * q_length * kv_length // MOST_PAIRS)
+    step = 1 + batch * q_length * kv_length // MOST_PAIRS
     rows = torch.arange(0, q_length, step, device=asked.keys.device)
     behind = asked.queries[rows][:, None] - asked.keys
     given = query_ids[:, rows, None] == key_ids[:, None]
@@ -307,7 +307,8 @@ def _compare(asked: _Asked, query_ids: Tensor, key_ids: Tensor, is_causal: bool,
     return same.all()
 
 
-@torch.library.custom_op("course_transformers::hold", mutates_args=())
+# The host waits for `same`, which no CUDA graph can hold.
+@torch.library.custom_op("course_transformers::hold", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def _held(sequences: Tensor, same: Tensor) -> Tensor:
     """The sequences, or an error: in a graph, too, when it runs."""
     if not same:

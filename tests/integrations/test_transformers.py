@@ -5,15 +5,18 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch._dynamo.testing
 import transformers
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import CompileConfig, StaticCache, masking_utils
 
 from course_utils import checks
+from course_utils.integrations import transformers as integration
 from course_utils.integrations.transformers import course_attention, course_mask, register
 from tests.helpers import tensors
 from tests.helpers.all_of import all_of
+from tests.helpers.fresh_process import run_without_the_course
 
 register()
 
@@ -313,6 +316,36 @@ def test_a_compiled_model_computes_the_same(inputs):
     torch.testing.assert_close(compiled(model)(**inputs)[at], expected[at], atol=1e-2, rtol=1e-2)
 
 
+def test_a_compiled_training_step_has_the_same_gradients():
+    model, packed = make("Gemma 2"), {"position_ids": RESTARTING.clone()}
+    in_one_graph = compiled(model)
+    found = [
+        torch.autograd.grad(logits.float().square().mean(), list(model.parameters()))
+        for logits in (model(TOKENS, use_cache=False, **packed).logits, in_one_graph(**packed))
+    ]
+    torch.testing.assert_close(*found, atol=1e-2, rtol=1e-2)
+
+
+@torch.no_grad()
+def test_a_second_length_compiles_no_graph_of_its_own():
+    model = make("Llama")
+    model.half().set_attn_implementation("course")
+    torch._dynamo.reset()
+    graphs = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    run_compiled = torch.compile(
+        lambda tokens, mask: model(tokens, attention_mask=mask, use_cache=False).logits,
+        fullgraph=True,
+        dynamic=True,
+        backend=graphs,
+    )
+    for length in (LENGTH, 9, 11):
+        mask = LEFT[:, :length].clone()
+        expected = model(TOKENS[:, :length], attention_mask=mask, use_cache=False).logits[mask.bool()]
+        found = run_compiled(TOKENS[:, :length].clone(), mask)[mask.bool()]
+        torch.testing.assert_close(found, expected, atol=1e-2, rtol=1e-2)
+    assert graphs.frame_count == 1
+
+
 @torch.no_grad()
 def test_a_compiled_model_refuses_the_same():
     """One graph takes the masks that it has, and not those that it has not."""
@@ -510,3 +543,39 @@ def test_a_description_keeps_the_pairs_of_transformers_own_mask(asked):
 def test_a_mask_of_another_form_is_refused(asked):
     with pytest.raises(ValueError, match="no mask like|and_mask_function"):
         course_mask(**PLAIN, **asked)
+
+
+def test_of_a_large_mask_some_rows_are_compared(monkeypatch):
+    seen = []
+
+    def dilated(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        seen.append(query.numel())
+        return (key <= query) & ((query - key) % 3 != 2)
+
+    monkeypatch.setattr(integration, "MOST_PAIRS", 40)
+    with pytest.raises(ValueError, match="no mask like"):
+        course_mask(**PLAIN, mask_function=dilated)
+    assert seen[-1] == 2  # of 8
+
+
+def test_the_operator_that_refuses_a_mask_is_one_as_torch_wants_it():
+    sequences = torch.arange(6, dtype=torch.int32).view(2, 3)
+    torch.library.opcheck(torch.ops.course_transformers.hold.default, (sequences, torch.tensor(True)))
+
+
+# ----------------------------------------------------------------------------------------------------------- the import
+
+
+def test_transformers_is_imported_by_its_module_alone():
+    run_without_the_course(
+        "import sys, course_utils.operators, course_utils.integrations; assert 'transformers' not in sys.modules"
+    )
+
+
+def test_without_transformers_an_error_says_what_to_install():
+    run_without_the_course(
+        "import sys; sys.modules['transformers'] = None\n"
+        "try: import course_utils.integrations.transformers\n"
+        "except ImportError as error: assert 'pip install' in str(error)\n"
+        "else: raise AssertionError"
+    )
