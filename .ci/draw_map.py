@@ -71,6 +71,7 @@ FLOORS = (
         {
             "operators": "tensors in, tensors out; each launches its kernels",
             "serving": "a cache in pages, a loop, a small model to run",
+            "integrations": "the operators in models of transformers",
             "planner": "which attention fits on which device",
             "studies": "small models that learn: recall, indexer, prose",
         },

@@ -11,15 +11,14 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from course_utils import checks, measured
 from course_utils.bench.flex import FLEX_128
 from course_utils.bench.host import BACKWARD, FORWARD, RECORDED, SDPA
+from course_utils.integrations.transformers import course_attention
 from tests.helpers import tensors
-from tests.helpers.in_your_model import PAGE, of_the_page, register, run_pattern
+from tests.helpers.in_your_model import MODEL, PAGE, PATTERN, run_block
 from tests.helpers.small_llama import SmallLlama
 
 ROOT = Path(__file__).parents[1]
 FEATURES = ROOT / "tests" / "operators" / "test_torch_features.py"
 LOSS_SCALE = 2.0**10  # else the gradients would be below the floor of what is allowed
-
-course_attention = of_the_page()["course_attention"]
 
 
 def sdpa(module, query, key, value, attention_mask, scaling=None, **_):
@@ -41,15 +40,16 @@ class OwnModel:
 
 
 class TransformersModel:
-    """A Llama of transformers, as small."""
+    """A Llama of transformers, as small, made as on the page."""
 
     def __init__(self):
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaConfig
 
         sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
         config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.2)
-        self.module = LlamaForCausalLM(config)
-        register(self.module)
+        names = {"config": config}
+        run_block(MODEL, names)
+        self.module = names["model"]
 
     def take(self, way):
         self.module.set_attn_implementation(way)
@@ -124,21 +124,6 @@ def test_the_tokens_chosen_are_those_of_sdpa(model, tokens):
     assert torch.equal(chosen["course"], chosen["sdpa"])
 
 
-def test_generation_with_transformers_cache_and_padding(tokens):
-    torch.manual_seed(0)
-    model = TransformersModel()
-    module = model.module.to(tokens.device, torch.float16)
-    chosen = {}
-    for way in ("sdpa", "course"):
-        model.take(way)
-        ones = torch.ones_like(tokens)
-        chosen[way] = module.generate(tokens, attention_mask=ones, max_new_tokens=5, do_sample=False)
-    assert torch.equal(chosen["course"], chosen["sdpa"])
-    ones[0, :3] = 0
-    with pytest.raises(ValueError, match="no padding"):
-        module(tokens, attention_mask=ones)
-
-
 def test_a_compiled_model_gives_the_same_logits(model, tokens):
     model.take("course")
     with torch.no_grad():
@@ -147,35 +132,10 @@ def test_a_compiled_model_gives_the_same_logits(model, tokens):
     torch.testing.assert_close(found, expected, atol=1e-2, rtol=1e-2)
 
 
-def test_what_the_kernels_have_not_is_refused(device):
-    query = tensors.random(1, 2, 3, 8, device=device, dtype=torch.float16)
-    module = torch.nn.Module()
-    module.is_causal = True
-    given = {
-        "dropout": 0.1,
-        "sliding_window": 4,
-        "softcap": 50.0,
-        "s_aux": torch.ones(2),
-        "cu_seq_lens_q": torch.ones(2),
-    }
-    given |= {"attention_mask": torch.ones(1, 3), "is_causal": False, "what_comes_next_year": 0}
-
-    def attend(**more):
-        return course_attention(module, query, query, query, **{"attention_mask": None, **more})
-
-    for name, what in given.items():
-        with pytest.raises(ValueError, match=f"does not have {name}:"):
-            attend(**{name: what})
-    with pytest.raises(Exception, match="does not have softcap"):
-        torch.compile(attend, fullgraph=True, backend="aot_eager")(softcap=50.0)
-    says_nothing = {name: None for name in given} | {"output_attentions": False, "position_ids": torch.arange(3)}
-    assert torch.equal(attend(**{**says_nothing, "dropout": 0.0, "is_causal": True})[0], attend()[0])
-
-
 def test_the_pattern_of_the_page(device):
     query, key, value = (tensors.random(1, heads, 9, 8, device=device, dtype=torch.float16) for heads in (4, 2, 2))
     found = {"query": query, "key": key, "value": value}
-    run_pattern(found)
+    run_block(PATTERN, found)
     assert found["out"].shape == query.shape
 
 
