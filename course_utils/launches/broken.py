@@ -452,10 +452,11 @@ def attention_reports(launch: Launch, results: list[Tensor]) -> list[ErrorReport
     if isinstance(launch, KnownLaunch):
         return [error_report(results[place].cpu(), right) for place, right in launch.expected.items()]
     query, key, value, out, lse = (tensor.cpu() for tensor in results[:5])
-    options = {"is_causal": bool(launch.args[-1])}
     if isinstance(launch, SparseLaunch):
         query, key, value = launch.inputs
         options = {"attn_mask": launch.attn_mask}
+    else:
+        options = {"is_causal": bool(launch.args[-1])}
     expected, expected_lse = reference.attention(query, key, value, **options, return_lse=True)
     same_dtype = reference.torch_attention(query, key, value, **options)
     return [error_report(out, expected, same_dtype), lse_report(lse, expected_lse)]
