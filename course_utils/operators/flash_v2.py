@@ -83,6 +83,9 @@ def flash_attention_v2(
     dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` dQ comes from a second pass,
     in which blocks work on tiles of queries: two of the five matrix products are done again, and the bits are the same
     each time.
+
+    With a window, sinks, a softcap, d above 128 or values of their own width, the kernels are those of
+    `sparse_attention`, and what it says of gradients holds.
     """
     is_causal = flag("is_causal", is_causal)
     if not is_plain(query, value, window, sinks, softcap):

@@ -59,7 +59,7 @@ def _number_of_pattern(is_causal: bool, window: int | None) -> int:
     return _pattern(is_causal, window).number
 
 
-@functools.cache  # so that patterns live as long as the process, and compiled graphs that name them
+@functools.lru_cache(maxsize=1024)  # a compiled graph names its pattern, and does not keep it
 def _pattern(is_causal: bool, window: int | None) -> Pattern:
     if window is not None:
         return sliding_window(window)
