@@ -14,7 +14,6 @@ another form is an error.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 
 import torch
@@ -41,8 +40,7 @@ WITHOUT_MEANING = (
 )
 WITHOUT_MEANING_IF_FALSE = "deterministic", "output_attentions"
 INSTEAD = "choose another attention for this, as by model.set_attn_implementation('sdpa') or 'eager'"
-# Of larger masks every n-th row is compared, so that no more pairs than these are in memory.
-MOST_PAIRS = 2**26
+MOST_PAIRS = 2**26  # that are compared at a time
 
 
 def register(name: str = "course") -> None:
@@ -139,19 +137,11 @@ def _check_window(sliding_window: int | None, window: int | None, causal: bool, 
 
 def _check_positions(position_ids: Tensor | None) -> None:
     """Packed sequences that the model's mask does not part, as with a cache, would see each other."""
-    global _checked_positions
-    if position_ids is None or position_ids.ndim != 2 or position_ids is _checked_positions():
-        return
-    if (position_ids.diff() < 0).any():
+    if position_ids is not None and position_ids.ndim == 2 and (position_ids.diff() < 0).any():
         raise ValueError(
             "position_ids begin anew, and the model's mask has one sequence: packed sequences need use_cache=False, no "
             "attention_mask, and a model that makes its mask of position_ids"
         )
-    _checked_positions = weakref.ref(position_ids)
-
-
-# All layers of a forward pass are given the same tensor, and to look into it the host waits for the device.
-_checked_positions: Callable[[], Tensor | None] = lambda: None  # noqa: E731
 
 
 @functools.cache  # a pattern keeps its lists
@@ -293,18 +283,20 @@ def _sequences(asked: _Asked, is_causal: bool) -> tuple[Tensor, Tensor]:
 def _compare(asked: _Asked, query_ids: Tensor, key_ids: Tensor, is_causal: bool, window: int | None) -> Tensor:
     """Whether the sequences keep the pairs that are asked for, but for the queries of padding, which nobody reads."""
     batch, q_length, kv_length = asked.shape
-    step = 1 + batch * q_length * kv_length // MOST_PAIRS
-    rows = torch.arange(0, q_length, step, device=asked.keys.device)
-    behind = asked.queries[rows][:, None] - asked.keys
-    given = query_ids[:, rows, None] == key_ids[:, None]
-    if is_causal:
-        given = given & (behind >= 0)
-    if window is not None:
-        given = given & (behind < window if is_causal else behind.abs() <= window)
-    same = asked.pairs(rows) == given
-    if is_causal and asked.kept is not None:
-        same = same | ~asked.kept[:, asked.places[rows], None]
-    return same.all()
+    parts = 1 + int(batch * q_length * kv_length // MOST_PAIRS)
+    same = []
+    for rows in torch.arange(q_length, device=asked.keys.device).chunk(parts):
+        behind = asked.queries[rows][:, None] - asked.keys
+        given = query_ids[:, rows, None] == key_ids[:, None]
+        if is_causal:
+            given = given & (behind >= 0)
+        if window is not None:
+            given = given & (behind < window if is_causal else behind.abs() <= window)
+        alike = asked.pairs(rows) == given
+        if is_causal and asked.kept is not None:
+            alike = alike | ~asked.kept[:, asked.places[rows], None]
+        same.append(alike.all())
+    return torch.stack(same).all()
 
 
 # The host waits for `same`, which no CUDA graph can hold.

@@ -19,6 +19,7 @@ from course_utils.operators.prepare import (
     check_call,
     check_gradient_call,
     check_inputs,
+    check_own_value_dim,
     check_sinks,
     checked_softcap,
     cut,
@@ -204,17 +205,17 @@ class Attention:
         out, or with return_lse `(out, lse)`. sinks, softcap: of an operator that takes them; its values may have
         another head dimension than keys."""
         query, key, value = autocast(query, key, value, dtype=casts_to)
-        value_dim = None
+        has_own = self._takes_sinks and has_own_value_dim(query, value)
+        factor = check_inputs(query, key, key if has_own else value, scale=scale, enable_gqa=enable_gqa, **self.limits)
+        columns = value.shape[-1]
+        if has_own:
+            check_own_value_dim(key, value, self.limits["head_dim"])
+            query, key, value = with_one_head_dim(query, key, value)
         if self._takes_sinks:
-            if has_own_value_dim(query, value):
-                scale = query.shape[-1] ** -0.5 if scale is None else scale
-                value_dim = value.shape[-1]
-                query, key, value = with_one_head_dim(query, key, value)
             check_sinks(sinks, query)
             more = sinks, *more, checked_softcap(softcap)
-        factor = check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **self.limits)
         out, lse = self.operator(query, key, value, *more, factor)
-        out = out if value_dim is None else out[..., :value_dim]
+        out = cut(out, columns) if has_own else out
         return (out, lse) if return_lse else out
 
 

@@ -48,7 +48,8 @@ def flash_attention_hopper(
             `0 <= i + L_k - L_q - j < window`. None: no window.
         sinks: float32 `[H]`, differentiable: a logit for each query head in the sum of a row's exponentials, without a
             value (gpt-oss, arXiv 2508.10925).
-        softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118).
+        softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118); from
+            10^-3 to 10^4.
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.

@@ -94,15 +94,19 @@ def check_sinks(sinks: Tensor | None, query: Tensor) -> None:
         check_tensor("sinks", sinks, (query.shape[1],), (torch.float32,), like=("query", query))
 
 
+# Of a larger cap tanh(S / cap) is too coarse in fp32; with a smaller one it cannot be taken back from its exponential.
+LEAST_SOFTCAP, MOST_SOFTCAP = 1e-3, 1e4
+
+
 def checked_softcap(softcap: float | None) -> float:
-    """The softcap as fp32 has it, a finite number above 0; 0 for None. Raises TypeError or ValueError."""
+    """The softcap as fp32 has it, a number from 10^-3 to 10^4; 0 for None. Raises TypeError or ValueError."""
     if softcap is None:
         return 0.0
     not_traced("softcap", softcap)
-    takes = "a finite number above 0, or None for no cap"
+    takes = f"a number from {LEAST_SOFTCAP:g} to {MOST_SOFTCAP:g}, or None for no cap"
     if isinstance(softcap, bool) or not isinstance(softcap, (int, float, np.integer, np.floating)):
         raise TypeError(f"softcap is {softcap!r}; it must be {takes}")
-    if not MIN_SCALE <= softcap <= MAX_SCALE:
+    if not LEAST_SOFTCAP <= softcap <= MOST_SOFTCAP:
         raise ValueError(f"softcap is {softcap!r}; it must be {takes}")
     return float(softcap)
 
@@ -171,7 +175,14 @@ def padded(tensor: Tensor, columns: int) -> Tensor:
 def has_own_value_dim(query: Tensor, value: Tensor) -> bool:
     """Whether the rows of value have another length than those of query, as with 128 beside 192."""
     tensors = isinstance(query, Tensor) and isinstance(value, Tensor)
-    return tensors and query.dim() == value.dim() == 4 and query.shape[-1] != value.shape[-1]
+    return tensors and query.dim() == value.dim() and query.shape[-1:] != value.shape[-1:]
+
+
+def check_own_value_dim(key: Tensor, value: Tensor, most: int) -> None:
+    """Raises TypeError or ValueError unless value, `[..., d_v]`, fits key, `[..., d]`, and d_v is from 1 to `most`."""
+    check_tensor("value", value, (*key.shape[:-1], value.shape[-1]), like=("key", key))
+    if not 1 <= value.shape[-1] <= most:
+        raise ValueError(f"value has head dimension {value.shape[-1]}; it must be from 1 to {most}")
 
 
 def with_one_head_dim(*tensors: Tensor) -> tuple[Tensor, ...]:

@@ -57,7 +57,8 @@ def sparse_attention(
             `r + L_k - L_q`.
         sinks: float32 `[H]`, differentiable: a logit for each query head in the sum of a row's exponentials, without a
             value (gpt-oss, arXiv 2508.10925).
-        softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118).
+        softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118); from
+            10^-3 to 10^4.
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
@@ -78,7 +79,7 @@ def sparse_attention(
     `flash_attention_v2`.
     """
     check_pattern(pattern)
-    return attend_by_number(
+    return _attention(
         query,
         key,
         value,
@@ -110,7 +111,7 @@ def block_sparse_attention(
             "or BlockLists.from_block_mask(block_mask)"
         )
     query, key, value = autocast(query, key, value)
-    check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **attend_by_number.limits)
+    check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **_attention.limits)
     lengths, device = (query.shape[2], key.shape[2]), query.device
     if (block_lists.L_q, block_lists.L_k) != lengths:
         wanted = f"those of query and key, {lengths[0]} and {lengths[1]}"
@@ -140,7 +141,7 @@ def csr_attention(
     """
     refuse_tracing(GIVEN_BY_CALL)  # before the checks of the lists, which no compiler can trace
     query, key, value = autocast(query, key, value)
-    check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **attend_by_number.limits)
+    check_inputs(query, key, value, scale=scale, enable_gqa=enable_gqa, **_attention.limits)
     _check_csr(indptr, indices, query.shape[2], key.shape[2], query.device)
     if needs_gradient(query, key, value):
         raise RuntimeError(
@@ -165,9 +166,7 @@ def attend_masked(
     key."""
     refuse_tracing(GIVEN_BY_CALL)
     of_call = _MaskOfCall(mask)
-    return attend_by_number(
-        query, key, value, of_call.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse
-    )
+    return _attention(query, key, value, of_call.number, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
 
 
 class _MaskOfCall:
@@ -185,22 +184,33 @@ Ready = TypeVar("Ready")
 
 def _forward(call: Call, pattern: int, *, differentiable: bool = True) -> Forward:
     """pattern: its number. differentiable: whether a gradient may be asked for, which not every kernel has."""
-    return _ready(pattern, call, differentiable, lambda mask: mask.forward(call), "forward")
+    return forward_under(registered(pattern), call, differentiable)
 
 
 def _backward(call: Call, pattern: int) -> Backward:
+    return backward_under(registered(pattern), call)
+
+
+def forward_under(owner: Pattern | _MaskOfCall, call: Call, differentiable: bool = True) -> Forward:
+    """The launches of a forward pass. differentiable: as for `_forward`."""
+    return _ready(owner, call, differentiable, lambda mask: mask.forward(call), "forward")
+
+
+def backward_under(owner: Pattern | _MaskOfCall, call: Call) -> Backward:
+    """The launches of a backward pass; an error or a warning where that is told to be deterministic and is not."""
     in_turns = torch.are_deterministic_algorithms_enabled()
     direction = "backward in turns" if in_turns else "backward"
-    backward, is_deterministic = _ready(pattern, call, True, lambda mask: backward_of(mask, call, in_turns), direction)
+    backward, is_deterministic = _ready(owner, call, True, lambda mask: backward_of(mask, call, in_turns), direction)
     if not is_deterministic:
         not_deterministic("sparse_attention", "dQ")
     return backward
 
 
-def _ready(pattern: int, call: Call, differentiable: bool, make: Callable[[Mask], Ready], direction: str) -> Ready:
+def _ready(
+    owner: Pattern | _MaskOfCall, call: Call, differentiable: bool, make: Callable[[Mask], Ready], direction: str
+) -> Ready:
     """The launches for a call, from the cache of its pattern or block lists; a mask that is given call by call has
     none."""
-    owner = registered(pattern)
     key = direction, differentiable, call, takes_wgmma(call.device)
     if isinstance(owner, Pattern):
         return owner.cache.get(key, lambda: make(mask_of(owner, call, differentiable)), call.device)
@@ -218,7 +228,7 @@ def _flops(query: Tensor, key: Tensor, _: Tensor | None, pattern: int, *__: floa
     return 4 * batch * heads * head_dim * pairs
 
 
-attend_by_number = Attention(
+_attention = Attention(
     "sparse_attention",
     "SymInt pattern",
     _forward,

@@ -20,6 +20,7 @@ from course_utils.operators.prepare import (
     autocast,
     check_call,
     check_inputs,
+    check_own_value_dim,
     check_sinks,
     checked_softcap,
     cut,
@@ -28,6 +29,7 @@ from course_utils.operators.prepare import (
     fitting,
     for_kernels,
     gradients,
+    has_own_value_dim,
     not_deterministic,
     padded,
     positive_factor,
@@ -81,24 +83,30 @@ def varlen_attention(
             dQ by atomics, in no fixed order.
     """
     _check_packed(query, key, value)
+    query, key, value = autocast(query, key, value)
     _check_sequences(query, cu_seq_q, cu_seq_k)
     _check_ends("cu_seq_q", cu_seq_q, query.shape[0])
     _check_ends("cu_seq_k", cu_seq_k, key.shape[0])
-    window = NO_WINDOW if window is None else integer("window", window, 1, MAX_LENGTH)
+    numbers = flag("is_causal", is_causal), NO_WINDOW if window is None else integer("window", window, 1, MAX_LENGTH)
+    has_own, columns = has_own_value_dim(query, value), value.shape[-1]
+    checked = [_with_a_row(tensor) for tensor in (query, key, key if has_own else value)]
+    factor = check_inputs(*checked, scale=scale, enable_gqa=enable_gqa, dtypes=DTYPES, head_dim=WIDE)
+    check_sinks(sinks, checked[0])
+    numbers = *numbers, checked_softcap(softcap), factor
+    if has_own:
+        check_own_value_dim(key, value, WIDE)
     if 0 in (query.shape[0], key.shape[0]):
         return _without_keys(query, key, value, sinks, return_lse)
-    query, key, value = autocast(query, key, value)
-    columns, value_columns = query.shape[-1], value.shape[-1]
-    scale = columns**-0.5 if scale is None else scale
-    if columns != value_columns:
+    if has_own:
         query, key, value = with_one_head_dim(query, key, value)
-    heads_first = map(_heads_first, (query, key, value))
-    factor = check_inputs(*heads_first, scale=scale, enable_gqa=enable_gqa, dtypes=DTYPES, head_dim=WIDE)
-    check_sinks(sinks, _heads_first(query))
-    numbers = flag("is_causal", is_causal), window, checked_softcap(softcap), factor
     out, lse = _attention(query, key, value, sinks, cu_seq_q, cu_seq_k, *numbers)
-    out = out if columns == value_columns else out[..., :value_columns]
+    out = cut(out, columns) if has_own else out
     return (out, lse) if return_lse else out
+
+
+def _with_a_row(packed: Tensor) -> Tensor:
+    """`_heads_first`, for checks that take no tensor without rows."""
+    return _heads_first(packed if packed.shape[0] else packed.new_empty(1, *packed.shape[1:]))
 
 
 def _check_packed(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -130,9 +138,9 @@ def _without_keys(
     query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """The results where there is no query or no key at all."""
-    out = query.new_zeros(*query.shape[:2], value.shape[-1]) + sum(
-        tensor[:0].sum() for tensor in (query, key, value)
-    )  # of nothing, with gradients
+    inputs = [query, key, value, *(() if sinks is None else (sinks,))]
+    nothing = sum(tensor[:0].float().sum() for tensor in inputs)  # has gradients of 0
+    out = query.new_zeros(*query.shape[:2], value.shape[-1]) + nothing.to(query.dtype)
     lse = torch.full((query.shape[1], query.shape[0]), -torch.inf, device=query.device)
     if sinks is not None:
         lse = sinks.detach()[:, None].expand_as(lse).contiguous()

@@ -154,7 +154,7 @@ def test_the_operator_agrees_with_the_header():
 
 
 CHANGES = [
-    ("dPt[n][e] - statistics.delta[query]", "dPt[n][e]"),
+    ("dPt[n][e] - delta[query]", "dPt[n][e]"),
     ("key > i0 + query + shift", "key > i0 + query"),
     ("lse == NEG_INF ? -NEG_INF :", ""),
     ("return head + n / each;", "return head;"),

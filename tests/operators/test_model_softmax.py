@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from course_utils import checks, patterns, reference
-from course_utils.operators import flash_attention_hopper, flash_attention_v2, sparse_attention, sparse_launch
+from course_utils.operators import (
+    flash_attention_hopper,
+    flash_attention_v2,
+    sparse_attention,
+    sparse_launch,
+    windowed,
+)
 
 HALF, BF16 = torch.float16, torch.bfloat16
 LENGTHS = ((1, 1), (65, 65), (130, 200), (113, 60), (3, 257), (200, 200))
@@ -157,6 +163,31 @@ def test_compiled_in_one_graph_it_gives_the_same(device):
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)  # dQ is summed by atomics, in no fixed order
 
 
+def test_a_compiled_window_may_change(device):
+    """What a graph is made of is not made by an eager call before."""
+    windowed._pattern.cache_clear()
+    *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
+
+    def attend(query, key, value, window):
+        return flash_attention_v2(query, key, value, window=window, enable_gqa=True)
+
+    compiled = torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
+    found = [compiled(*inputs, window) for window in (20, 33, 50)]
+    assert all(map(torch.equal, found, [attend(*inputs, window) for window in (20, 33, 50)]))
+
+
+def test_exported_it_gives_the_same(device):
+    windowed._pattern.cache_clear()
+    *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
+
+    class Layer(torch.nn.Module):
+        def forward(self, query, key, value):
+            return flash_attention_v2(query, key, value, window=20, softcap=3.0, enable_gqa=True)
+
+    program = torch.export.export(Layer(), tuple(inputs))
+    assert program.module()(*inputs).equal(Layer()(*inputs))
+
+
 def test_the_operator_of_chapter_07_takes_them_too(device):
     *inputs, _ = checks.make_inputs(CASE, dtype=HALF, device=device, seed=3)
     options = {"window": 20, "sinks": sinks_of(CASE, device), "softcap": 3.0, "enable_gqa": True}
@@ -168,9 +199,10 @@ def test_the_operator_of_chapter_07_takes_them_too(device):
     [
         ({"window": 0}, r"window is 0; it must be an integer from 1"),
         ({"window": 2.0}, r"window is 2.0; it must be an integer"),
-        ({"softcap": 0}, r"softcap is 0; it must be a finite number above 0"),
-        ({"softcap": float("nan")}, r"softcap is nan; it must be a finite number above 0"),
-        ({"softcap": "50"}, r"softcap is '50'; it must be a finite number above 0"),
+        ({"softcap": 0}, r"softcap is 0; it must be a number from 0.001 to 10000, or None"),
+        ({"softcap": float("nan")}, r"softcap is nan; it must be a number from 0.001"),
+        ({"softcap": 1e30}, r"softcap is 1e\+30; it must be a number from 0.001"),
+        ({"softcap": "50"}, r"softcap is '50'; it must be a number from 0.001"),
         ({"sinks": [0.0, 0.0]}, r"sinks is a list; it must be a torch tensor \[4\]"),
         ({"sinks": torch.zeros(3)}, r"sinks has shape \[3\]; it must be \[4\]"),
         ({"sinks": torch.zeros(4, dtype=HALF)}, r"sinks has dtype torch.float16; it must be torch.float32"),
@@ -180,6 +212,33 @@ def test_bad_input_is_named(wrong, message):
     *inputs, _ = checks.make_inputs(CASE, dtype=HALF, seed=3)
     with pytest.raises((TypeError, ValueError), match=message):
         flash_attention_v2(*inputs, enable_gqa=True, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((192, 128, 128), r"key has shape \[1, 2, 5, 128\]; B and d must be those of query, \[1, 2, 5, 192\]"),
+        ((64, 64, 300), r"value has head dimension 300; it must be from 1 to 256"),
+        ((64, 64, 0), r"value has head dimension 0; it must be from 1 to 256"),
+        ((0, 0, 64), r"query has shape \[1, 2, 5, 0\]; it must be \[B, H, L, d\]"),
+    ],
+)
+def test_only_values_have_a_width_of_their_own(sizes, message):
+    tensors = [torch.zeros(1, 2, 5, size, dtype=HALF) for size in sizes]
+    for attend in (flash_attention_v2, flash_attention_hopper, functools.partial(under, patterns.causal())):
+        with pytest.raises(ValueError, match=message):
+            attend(*tensors)
+
+
+def test_sinks_with_a_query_that_is_none_name_the_query():
+    tensors = [torch.zeros(1, 2, 5, 64, dtype=HALF)] * 3
+    with pytest.raises(TypeError, match="query is a list"):
+        flash_attention_v2([1], *tensors[1:], sinks=torch.zeros(2))
+
+
+def test_values_of_their_own_width_give_a_dense_output():
+    out = flash_attention_v2(*(torch.zeros(1, 2, 5, d, dtype=HALF) for d in (64, 64, 24)))
+    assert out.shape == (1, 2, 5, 24) and out.is_contiguous()
 
 
 def test_a_pattern_whose_rows_are_no_ranges_has_no_wide_heads():

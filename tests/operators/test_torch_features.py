@@ -48,6 +48,7 @@ from course_utils.operators import (
     varlen,
 )
 from course_utils.operators import flash_v2 as v2
+from course_utils.operators import windowed as windowed_operator
 from tests.helpers import tensors
 from tests.helpers.fresh_process import run_without_the_course
 
@@ -162,15 +163,15 @@ EXAMPLES = {
     ),
     "flash_attention_hopper_e4m3": (hopper._e4m3_attention, lambda device, grad: e4m3_inputs(device)),
     "sparse_attention": (
-        sparse.attend_by_number.operator,
+        sparse._attention.operator,
         lambda device, grad: (*attention_inputs(device, grad=grad), None, WINDOW.number, 0.0, 0.3),
     ),
     "sparse_attention, lists": (
-        sparse.attend_by_number.operator,
+        sparse._attention.operator,
         lambda device, grad: (*attention_inputs(device, grad=grad), None, STREWN.number, 0.0, 0.3),
     ),
     "sparse_attention, rows": (
-        sparse.attend_by_number.operator,
+        sparse._attention.operator,
         lambda device, grad: (
             *attention_inputs(device, grad=grad, lengths=(5, 9)),
             some_sinks(device, grad),
@@ -178,6 +179,10 @@ EXAMPLES = {
             5.0,
             0.3,
         ),
+    ),
+    "windowed_attention": (
+        windowed_operator._attention.operator,
+        lambda device, grad: (*attention_inputs(device, grad=grad), some_sinks(device, grad), True, 3, 5.0, 0.3),
     ),
     "varlen_attention": (varlen._attention, lambda device, grad: varlen_inputs(device, grad)),
     "lightning_indexer": (indexer._indexer, lambda device, grad: (*index_inputs(device), None, None, -1)),
@@ -213,9 +218,15 @@ EXAMPLES = {
         ),
     ),
     "sparse_attention_backward": (
-        sparse.attend_by_number.operator.gradient,
+        sparse._attention.operator.gradient,
         lambda device, grad: gradient_inputs(
-            sparse.attend_by_number.operator, attention_inputs(device), None, WINDOW.number, 0.0, 0.3
+            sparse._attention.operator, attention_inputs(device), None, WINDOW.number, 0.0, 0.3
+        ),
+    ),
+    "windowed_attention_backward": (
+        windowed_operator._attention.operator.gradient,
+        lambda device, grad: gradient_inputs(
+            windowed_operator._attention.operator, attention_inputs(device), some_sinks(device), True, 3, 5.0, 0.3
         ),
     ),
     "varlen_attention_backward": (
@@ -230,7 +241,7 @@ EXAMPLES = {
 DIFFERENTIABLE = (
     *("flash_attention_minimal", "flash_attention_v2", "flash_attention_hopper"),
     *("sparse_attention", "sparse_attention, lists"),
-    *("sparse_attention, rows", "varlen_attention", "sparse_mla"),
+    *("sparse_attention, rows", "windowed_attention", "varlen_attention", "sparse_mla"),
 )
 
 
@@ -669,7 +680,7 @@ def test_a_pattern_that_lives_no_more_is_named():
     pattern = patterns.sliding_window(3)
     number, inputs = pattern.number, attention_inputs("cpu", grad=True)
     with pytest.raises(RuntimeError, match=f"pattern number {number + 10**9} .* is not in this process"):
-        sparse.attend_by_number.operator(*inputs, None, number + 10**9, 0.0, 0.3)
+        sparse._attention.operator(*inputs, None, number + 10**9, 0.0, 0.3)
     out = sparse_attention(*inputs, pattern)
     del pattern
     gc.collect()
@@ -677,7 +688,7 @@ def test_a_pattern_that_lives_no_more_is_named():
     del out
     gc.collect()
     with pytest.raises(RuntimeError, match=f"pattern number {number} .* keep the pattern"):
-        sparse.attend_by_number.operator(*inputs, None, number, 0.0, 0.3)
+        sparse._attention.operator(*inputs, None, number, 0.0, 0.3)
 
 
 def test_another_process_has_no_pattern_of_this_ones_numbers():
@@ -1023,6 +1034,6 @@ def test_a_selection_is_a_constant(device):
 
 def test_the_tags_are_those_that_are_true():
     unsafe = {operator.name for operator, _ in EXAMPLES.values() if torch.Tag.cudagraph_unsafe in operator.op.tags}
-    assert unsafe == {"sparse_attention", "sparse_attention_backward"}
+    assert unsafe == {name + of for name in ("sparse_attention", "windowed_attention") for of in ("", "_backward")}
     for operator, _ in EXAMPLES.values():
         assert {torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout} <= set(operator.op.tags)

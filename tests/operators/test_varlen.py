@@ -109,6 +109,30 @@ def test_without_queries_or_keys(totals, device):
     assert all(grad.shape == one.shape and (grad == 0).all() for grad, one in zip(grads, given, strict=True))
 
 
+def test_without_queries_the_arguments_are_checked_and_sinks_have_a_gradient(device):
+    inputs, _, _ = inputs_of([[0], [0]], device=device)
+    cu_seq = [torch.zeros(2, dtype=torch.int32, device=device)] * 2
+    sinks = torch.full((4,), torch.inf, device=device, requires_grad=True)
+    out = varlen_attention(*inputs, *cu_seq, sinks=sinks, enable_gqa=True)
+    assert torch.autograd.grad(out.sum(), sinks)[0].equal(torch.zeros_like(sinks))
+    with torch.autocast(device.type, BF16):
+        assert varlen_attention(*(one.float() for one in inputs), *cu_seq, enable_gqa=True).dtype == BF16
+    for wrong, message in (
+        ({"softcap": -1.0}, "softcap is"),
+        ({"sinks": sinks[:3]}, "sinks has"),
+        ({"scale": "x"}, "scale is"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            varlen_attention(*inputs, *cu_seq, enable_gqa=True, **wrong)
+
+
+def test_a_key_has_the_width_of_query():
+    query, key = torch.zeros(9, 2, 64, dtype=HALF), torch.zeros(9, 2, 32, dtype=HALF)
+    cu_seq = torch.tensor([0, 9], dtype=torch.int32)
+    with pytest.raises(ValueError, match="key has shape .* B and d must be those of query"):
+        varlen_attention(query, key, key, cu_seq, cu_seq)
+
+
 def test_of_no_sequences(device):
     inputs, _, _ = inputs_of(([5], [7]), device=device)
     cu_seq = [torch.zeros(1, dtype=torch.int32, device=device)] * 2
