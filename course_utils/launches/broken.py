@@ -219,9 +219,6 @@ def _buffers(option: str) -> Launch:
 # -------- chapter 04: one head, fp16, D = 64; blocks of 64
 
 
-PLAIN = np.float32(0), torch.zeros(0)  # no softcap, no sinks
-
-
 @dataclass(frozen=True, kw_only=True)
 class SparseLaunch(Launch):
     """A launch of attention under a mask. Its fourth and fifth tensor are O and LSE."""
@@ -272,7 +269,7 @@ def _documents(file: str) -> Launch:
         kernel="block_sparse_forward",
         grid=(len(items), 1, 1),
         block=(tile.threads,),
-        args=(*tensors, items, lists.indices, lists.bits_index, lists.bits, *no_parts, *scalars, *PLAIN),
+        args=(*tensors, items, lists.indices, lists.bits_index, lists.bits, *no_parts, *scalars),
         options=(*tile.options, "-DBF16=0"),
         shared_mem=tile.shared_bytes,
         inputs=tensors[:3],
@@ -295,7 +292,7 @@ def _merge(file: str) -> Launch:
         kernel="merge_parts",
         grid=(64 // sparse_launch.MERGED_ROWS, 1, 1),
         block=(32 * sparse_launch.MERGED_ROWS,),
-        args=(O_parts, LSE_parts, torch.tensor([[0, 0, 2, 0]], dtype=torch.int32), out, lse, scalars[0], PLAIN[1]),
+        args=(O_parts, LSE_parts, torch.tensor([[0, 0, 2, 0]], dtype=torch.int32), out, lse, scalars[0]),
         options=(*sparse_launch.BLOCK_TILES[64, 64][0].options, "-DBF16=0"),
         inputs=(query, key, value),
         attn_mask=torch.ones(50, 128, dtype=torch.bool),
@@ -452,11 +449,10 @@ def attention_reports(launch: Launch, results: list[Tensor]) -> list[ErrorReport
     if isinstance(launch, KnownLaunch):
         return [error_report(results[place].cpu(), right) for place, right in launch.expected.items()]
     query, key, value, out, lse = (tensor.cpu() for tensor in results[:5])
+    options = {"is_causal": bool(launch.args[-1])}
     if isinstance(launch, SparseLaunch):
         query, key, value = launch.inputs
         options = {"attn_mask": launch.attn_mask}
-    else:
-        options = {"is_causal": bool(launch.args[-1])}
     expected, expected_lse = reference.attention(query, key, value, **options, return_lse=True)
     same_dtype = reference.torch_attention(query, key, value, **options)
     return [error_report(out, expected, same_dtype), lse_report(lse, expected_lse)]

@@ -85,20 +85,11 @@ def _kernels(
     items += [(0, 0, ends[1] // 2, 0), (0, ends[1] // 2, ends[1], 1)]
     parts = torch.zeros(2, 1, heads, lists.block, head_dim)
     tile = sparse_launch.BLOCK_TILES[head_dim, lists.block][0]
-    plain = np.float32(0), torch.zeros(0)  # no softcap, no sinks
     of_lists = torch.tensor(items, dtype=torch.int32), lists.indices, lists.bits_index, lists.bits
-    args = query, key, value, out, row, *of_lists, parts, parts[..., 0].contiguous(), *scalars, *plain
+    args = query, key, value, out, row, *of_lists, parts, parts[..., 0].contiguous(), *scalars
     name = "block_sparse_forward"
     add("", "block_sparse", name, (len(items), heads), tile.threads, args, tile.options, tile.shared_bytes)
-    args = (
-        parts,
-        parts[..., 0].contiguous(),
-        torch.tensor([(0, 0, 2, 0)], dtype=torch.int32),
-        out,
-        row,
-        scalars[0],
-        plain[1],
-    )
+    args = parts, parts[..., 0].contiguous(), torch.tensor([(0, 0, 2, 0)], dtype=torch.int32), out, row, scalars[0]
     rows = sparse_launch.MERGED_ROWS
     add("", "block_sparse", "merge_parts", (lists.block // rows, heads), 32 * rows, args, tile.options)
     back = sparse_launch.BLOCK_BACKWARD_TILES[head_dim, lists.block][0]
@@ -110,7 +101,7 @@ def _kernels(
     columns = columns._replace(items=torch.tensor([*halves, *others], dtype=torch.int32), split=split, parts=2)
     _, *by_key = lists.by_key()
     options = *back.options, "-DBLOCK=64"
-    for kernel, *launch in _by_columns("block_sparse_dk_dv", back, columns, inputs, (*by_key, lists.bits, plain[0])):
+    for kernel, *launch in _by_columns("block_sparse_dk_dv", back, columns, inputs, (*by_key, lists.bits)):
         add("", "block_sparse_backward", kernel, *launch[:3], options, *launch[3:])
 
     warps = sparse_launch.CSR_WARPS

@@ -58,7 +58,7 @@ def sparse_attention(
         sinks: float32 `[H]`, differentiable: a logit for each query head in the sum of a row's exponentials, without a
             value (gpt-oss, arXiv 2508.10925).
         softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118); from
-            10^-3 to 10^4.
+            10^-3 to 10^4. Sinks and a softcap need rows that are ranges of keys.
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
@@ -71,6 +71,7 @@ def sparse_attention(
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+        NotImplementedError: sinks, a softcap or d above 128 where rows are not ranges of keys.
         RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`, unless the rows are
             ranges without dilation and the GPU is a Hopper, where blocks then take turns: elsewhere they add their
             shares of dQ by atomics, in no fixed order.

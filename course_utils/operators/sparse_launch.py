@@ -225,14 +225,13 @@ class ListMask(NamedTuple):
         lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
         work = work_items(lists, batch * heads)
-        kernels = module(f"{FOLDER}/block_sparse.cu", (*tile.options, *call.softmax_options), call.dtype)
-        softcap, sinks = call.softmax_arguments
+        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, call.dtype)
         tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (parts_argument(work),)
         attend = ReadyLaunch(
             kernels.get_function("block_sparse_forward"),
             (len(work.items), heads, batch),
             (tile.threads,),
-            (*FORWARD_TENSORS, *tables, *parts, *call.scalars, softcap, sinks),
+            (*FORWARD_TENSORS, *tables, *parts, *call.scalars),
             tile.shared_bytes,
         )
         if not work.parts:
@@ -241,18 +240,17 @@ class ListMask(NamedTuple):
             kernels.get_function("merge_parts"),
             (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
             (32 * MERGED_ROWS,),
-            (LAID_OUT, LAID_OUT, work.split_rows, LAID_OUT, LAID_OUT, call.scalars[0], sinks),
+            (LAID_OUT, LAID_OUT, work.split_rows, LAID_OUT, LAID_OUT, call.scalars[0]),
         )
         return _SplitRows(attend, merge, (work.parts, batch, heads, lists.block, head_dim))
 
     def dk_dv(self, call: Call) -> DkDv:
         lists, tile = self.lists, fitting(BLOCK_BACKWARD_TILES[call.key_shape[3], self.lists.block], call.device)
         columns = self.columns(tile, call.query_shape, call.key_shape)
-        options = *tile.options, f"-DBLOCK={lists.block}", *call.softcap_option
+        options = *tile.options, f"-DBLOCK={lists.block}"
         files = module(f"{FOLDER}/block_sparse_backward.cu", options, call.dtype)
-        _, *by_key = lists.by_key()
-        more = *by_key, lists.bits, np.float32(call.softcap)
-        return by_columns(files, "block_sparse_dk_dv", tile, columns, call, more)
+        _, rows, bits_index = lists.by_key()
+        return by_columns(files, "block_sparse_dk_dv", tile, columns, call, (rows, bits_index, lists.bits))
 
     def columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
         """What the blocks of threads of block_sparse_backward.cu do."""
@@ -271,11 +269,11 @@ class _SplitRows(NamedTuple):
     merge: ReadyLaunch
     shape: tuple[int, ...]
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *sinks: Tensor) -> None:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor) -> None:
         parts = query.new_empty(self.shape, dtype=torch.float32)
         lse_parts = parts.new_empty(self.shape[:-1])
-        self.attend(query, key, value, out, lse, parts, lse_parts, *sinks)
-        self.merge(parts, lse_parts, out, lse, *sinks)
+        self.attend(query, key, value, out, lse, parts, lse_parts)
+        self.merge(parts, lse_parts, out, lse)
 
 
 class CsrMask(NamedTuple):
@@ -310,18 +308,16 @@ def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]
 
 def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
     """The mask that the kernel of `choose_kernel` takes for the pattern; with sinks, a softcap or wide heads the two
-    arrays of table_forward, or block lists."""
+    arrays of table_forward."""
     if call.is_wide or not call.is_plain:
         sizes, device = (call.query_shape[2], call.key_shape[2]), call.device
         rows = pattern.row_ranges(*sizes, device=device)
-        if rows is not None:
-            return RowMask(rows)
-        if call.is_wide:
+        if rows is None:
+            what = f"a head dimension above {MOST_COLUMNS}" if call.is_plain else "sinks or a softcap"
             raise NotImplementedError(
-                f"{pattern.name} with head dimension {call.query_shape[3]}: where rows are not ranges of keys, it must "
-                f"be at most {MOST_COLUMNS}"
+                f"{pattern.name} with {what}: only where rows are ranges of keys, which these are not"
             )
-        return ListMask(pattern.block_lists(*sizes, block=BLOCK, device=device))
+        return RowMask(rows)
     (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
     sizes, device = (query_length, key_length), call.device
     chosen = choose_kernel(

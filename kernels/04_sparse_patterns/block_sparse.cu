@@ -18,11 +18,10 @@
 //        of row q: query q of the block sees key k of the block
 //        O_parts [parts, B, H, BLOCK, D], LSE_parts [parts, B, H, BLOCK], fp32
 //        split_rows: (block row, first part, end part, unused)
-//        softcap and sink_logits [H]: read with SOFTCAP=1 and SINKS=1 (model_softmax.cuh)
 // shared block_sparse_forward 2 · D · (BLOCK + 4 · B_C) bytes, dynamic: Q, two tiles of K and of V
 // limits scale > 0; D 64 or 128; BLOCK 64 or 128, a multiple of 16 · WARPS and of B_C; B_C a
 //        multiple of 16; every key of a full block exists; bits past L_k are 0
-// options: -DD=64 -DBF16=0 -DBLOCK=64 -DB_C=64 -DWARPS=2 | -DD=64 -DBF16=1 -DBLOCK=128 -DB_C=128 -DWARPS=4 | -DD=128 -DBF16=0 -DBLOCK=64 -DB_C=32 -DWARPS=2 | -DD=128 -DBF16=1 -DBLOCK=128 -DB_C=64 -DWARPS=4 | -DD=64 -DBF16=0 -DBLOCK=64 -DB_C=64 -DWARPS=2 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DBLOCK=64 -DB_C=32 -DWARPS=2 -DSOFTCAP=1 -DSINKS=1
+// options: -DD=64 -DBF16=0 -DBLOCK=64 -DB_C=64 -DWARPS=2 | -DD=64 -DBF16=1 -DBLOCK=128 -DB_C=128 -DWARPS=4 | -DD=128 -DBF16=0 -DBLOCK=64 -DB_C=32 -DWARPS=2 | -DD=128 -DBF16=1 -DBLOCK=128 -DB_C=64 -DWARPS=4
 // arch: sm_80
 // paper  FlashAttention (arXiv 2205.14135), §3.3, block-sparse; BigBird (2007.14062);
 //        the merge: FlashAttention-2 (2307.08691), §3.1
@@ -39,8 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
 block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O,
                      float* LSE, const int4* items, const int* indices, const int* bits_index,
                      const unsigned* bits, float* O_parts, float* LSE_parts,
-                     int L_q, int L_k, int group, float scale, float softcap,
-                     const float* sink_logits) {
+                     int L_q, int L_k, int group, float scale) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
 
@@ -49,8 +47,7 @@ block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sc
     const int head = blockIdx.z * gridDim.y + blockIdx.y;
     const long long first_key = (long long)(head / group) * L_k;   // in K and V
     const int row0 = threadIdx.x / 32 * ROWS;   // this warp's first query in the block
-    const ModelSoftmax softmax = {softcap, sink_logits};
-    const float factor = softmax.factor(scale) * LOG2_E;
+    const float factor = scale * LOG2_E;
 
     auto start_copies = [&](int n) {   // of tile n: tile n % TILES of a block
         const int j0 = indices[n / TILES] * BLOCK + n % TILES * B_C;
@@ -73,7 +70,6 @@ block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sc
 
         Scores S;
         compute_scores(S, tile.Q + row0 * D, tile.K[n % 2]);
-        if (SOFTCAP) cap_scores(S, scale / softcap);
         if (mask >= 0) {
             const long long first_row = (long long)mask * BLOCK + row0;
             mask_scores(S, [=](int row) {
@@ -84,7 +80,7 @@ block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sc
         update_maximum(state, S, factor);
         accumulate(state, S, tile.V[n % 2], factor);
     }
-    normalize(state, SINKS && part < 0 ? softmax.sink(blockIdx.y) : NEG_INF);
+    normalize(state);
     if (part < 0) {
         const long long row = (long long)head * L_q + i0 + row0;
         write_rows(state, O + row * D, LSE + row, L_q - i0 - row0, tile.Q + row0 * D);
@@ -106,7 +102,7 @@ block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sc
 // A warp merges a row; a lane has D / 64 pairs of columns.
 extern "C" __global__ void __launch_bounds__(128)
 merge_parts(const float* O_parts, const float* LSE_parts, const int4* split_rows, scalar_t* O,
-            float* LSE, int L_q, const float* sink_logits) {
+            float* LSE, int L_q) {
     const int4 split = split_rows[blockIdx.x / (BLOCK / 4)];
     const int first = split.y, end = split.z, lane = threadIdx.x % 32;
     const int row = blockIdx.x % (BLOCK / 4) * 4 + threadIdx.x / 32, i = split.x * BLOCK + row;
@@ -115,9 +111,7 @@ merge_parts(const float* O_parts, const float* LSE_parts, const int4* split_rows
     const long long heads = (long long)gridDim.y * gridDim.z;
     auto row_of = [=](int part) { return (part * heads + head) * BLOCK + row; };
 
-    // A sink is a part without values.
-    const float sink = SINKS ? sink_logits[blockIdx.y] : NEG_INF;
-    float m = sink, l = 0;
+    float m = NEG_INF, l = 0;
     float2 sum[D / 64] = {};
     for (int part = first; part < end; part++) m = fmaxf(m, LSE_parts[row_of(part)]);
     for (int part = first; part < end; part++) {
@@ -129,7 +123,6 @@ merge_parts(const float* O_parts, const float* LSE_parts, const int4* split_rows
         for (int c = 0; c < D / 64; c++)
             sum[c].x += weight * o[32 * c].x, sum[c].y += weight * o[32 * c].y;
     }
-    if (sink != NEG_INF) l += exp2_approx((sink - m) * LOG2_E);
     const float inverse = l == 0 ? 0 : 1 / l;
     if (lane == 0) LSE[head * L_q + i] = l == 0 ? NEG_INF : m + __log2f(l) * LN_2;
     for (int c = 0; c < D / 64; c++)

@@ -17,12 +17,11 @@
 //        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
 //        items, parts, split: key_columns.cuh, with B_C = WARPS · KEYS
-//        rows, bits_index [entries]  bits [partial blocks, BLOCK, BLOCK / 32]; all heads share them;
-//        softcap: read with SOFTCAP=1 (model_softmax.cuh)
+//        rows, bits_index [entries]  bits [partial blocks, BLOCK, BLOCK / 32]; all heads share them
 // shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
 // limits scale > 0; BLOCK a multiple of B_C and of B_R; D 64 or 128; KEYS 16 or 32, B_R 32 or 64,
 //        WARPS 2, 4 or 8; B_C <= 2 · B_R; B · H · L_q < 2^31. Lists are not checked.
-// options: -DD=64 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=64 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 -DSOFTCAP=1
+// options: -DD=64 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=16 -DB_R=32
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2; FlashAttention (2205.14135), §3.3
 #include "gradient_tile.cuh"
@@ -37,8 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
                    const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
                    int L_q, int L_k, int group, float scale, const int4* items, int heads,
-                   float* parts, const int* rows, const int* bits_index, const unsigned* bits,
-                   float softcap) {
+                   float* parts, const int* rows, const int* bits_index, const unsigned* bits) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
     const Column column = column_of_block(items, heads);
@@ -85,7 +83,7 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
         const unsigned* words = bits + bits_row * WORDS + j_warp % BLOCK / 32;
         accumulate(keys, tile, place, scale, true, partial >= 0, [=](int query, int key) {
             return words[query * WORDS] >> (j_warp % 32 + key) & 1;
-        }, {softcap});
+        });
         before = now, now = next;
     }
     __syncthreads();   // nobody reads Q and dO any more, in whose place the gradients pass through

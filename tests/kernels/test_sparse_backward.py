@@ -111,7 +111,7 @@ def check_lists(mask, block, tile, *, parts=False, **options):
         of_column, shapes = (indptr[column], indptr[column + 1]), (call.query_shape, call.key_shape)
         columns = sparse_work.columns_of(tiles, *of_column, tile, *shapes, rows_of_entry=block)
         assert bool(columns.parts) == parts
-        sparse_launch.by_columns(kernels, "block_sparse_dk_dv", tile, columns, call, (*lists, np.float32(0)))(*tensors)
+        sparse_launch.by_columns(kernels, "block_sparse_dk_dv", tile, columns, call, tuple(lists))(*tensors)
 
     check(launch, mask, tile, **options)
 

@@ -91,8 +91,6 @@ PATTERNS = {
     "documents": patterns.document([60, 7, 83]) & patterns.causal(),
     "equal blocks": patterns.block_diagonal(64),
     "a window": patterns.sliding_window(33),
-    "sinks and a window": patterns.streaming(4, 30),
-    "BigBird": patterns.bigbird(block=16, global_blocks=1, seed=5),
 }
 
 
@@ -241,10 +239,14 @@ def test_values_of_their_own_width_give_a_dense_output():
     assert out.shape == (1, 2, 5, 24) and out.is_contiguous()
 
 
-def test_a_pattern_whose_rows_are_no_ranges_has_no_wide_heads():
-    query = torch.zeros(1, 1, 9, 200, dtype=HALF)
-    with pytest.raises(NotImplementedError, match="streaming.* with head dimension 256: .* at most 128"):
-        sparse_attention(query, query, query, patterns.streaming(4, 30))
+@pytest.mark.parametrize(
+    ("d", "options", "message"),
+    [(64, {"softcap": 3.0}, "sinks or a softcap"), (200, {}, "a head dimension above 128")],
+)
+def test_a_pattern_whose_rows_are_no_ranges_has_none_of_it(d, options, message):
+    query = torch.zeros(1, 1, 9, d, dtype=HALF)
+    with pytest.raises(NotImplementedError, match=f"streaming.* with {message}: only where rows are ranges"):
+        sparse_attention(query, query, query, patterns.streaming(4, 30), **options)
 
 
 def under_a_new_pattern(query, key, value, *, window, **options):

@@ -59,12 +59,12 @@ def residue_classes() -> None:
 
 def blocks() -> None:
     """Shows the loop of block_sparse.cu."""
-    show_folded("Read the code: the loop over a row's blocks", (BLOCKS, "auto start_copies", "normalize(state,"))
+    show_folded("Read the code: the loop over a row's blocks", (BLOCKS, "auto start_copies", "normalize(state)"))
 
 
 def merge() -> None:
     """Shows how the parts of a split row are merged."""
-    show_folded("Read the code: the merge", (BLOCKS, "float m = sink, l = 0;", None))
+    show_folded("Read the code: the merge", (BLOCKS, "float m = NEG_INF, l = 0;", None))
 
 
 def gather() -> None:
