@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils import patterns
 from course_utils.operators import (
@@ -40,16 +39,14 @@ TRAINED = [
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("attention, dtype", TRAINED)
 def test_forward_and_backward_are_those_of_sdpa(attention, dtype, shape, device):
+    """Not beside it: on a GPU torch 2.11 has no gradient of them, and of no heads it ends the process on a CPU."""
     inputs = [torch.zeros(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(3)]
-    on_cpu = [tensor.detach().cpu().requires_grad_() for tensor in inputs]  # torch 2.11 fails on a GPU
-    expected = scaled_dot_product_attention(*on_cpu)
     out, lse = attention(*inputs, return_lse=True)
-    assert out.shape == expected.shape and out.dtype == expected.dtype and lse.shape == shape[:3]
-    of_out = torch.autograd.grad(out.sum(), inputs)
-    of_expected = torch.autograd.grad(expected.sum(), on_cpu)
-    assert [(grad.shape, grad.dtype) for grad in of_out] == [(grad.shape, grad.dtype) for grad in of_expected]
+    assert out.shape == shape and out.dtype == dtype and lse.shape == shape[:3]
+    gradients = torch.autograd.grad(out.sum(), inputs)
+    assert [(grad.shape, grad.dtype) for grad in gradients] == 3 * [(shape, dtype)]
     with torch.no_grad():
-        assert attention(*inputs).shape == expected.shape
+        assert attention(*inputs).shape == shape
 
 
 def test_few_key_heads_and_sinks_have_gradients_of_0(device):
