@@ -73,8 +73,9 @@
   // Words that are cut, and stand in none of the things above.
   const things = "pre, svg, .ak-widget, mjx-container";
   const words = (node) => {
-    const range = document.createRange();
-    range.selectNode(node);
+    const range = document.createRange(), said = node.textContent;
+    range.setStart(node, said.length - said.trimStart().length);   // spaces hang over the end of a line
+    range.setEnd(node, said.trimEnd().length);
     return { parentElement: node.parentElement, getBoundingClientRect: () => range.getBoundingClientRect() };
   };
   const lost = texts.filter((node) => article.contains(node) && shown(node) && !aloud(node) && !node.closest(things));
