@@ -12,7 +12,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from course_utils import patterns
@@ -183,6 +183,9 @@ MASKS = """([kind, values, length, size]) => {
 
 @settings(A_FEW, max_examples=20)  # a mask takes Python milliseconds
 @given(mask_settings())
+@example(
+    ("global_tokens", {"count": 4, "spacing": 27}, 80, 32)
+)  # the last would be past the end, and the tile is there
 def test_the_code_that_is_shown_makes_the_mask_and_its_visited_tiles_are_counted_alike(page, drawn):
     kind, values, length, size = drawn
     code, estimated, counted = computed(page, MASKS, drawn)

@@ -214,7 +214,11 @@ export function visitedAt(kind, values, length, size) {
     if (to - from > 8) visited.fill(1, from, to + 1); // slow to start, and most runs are short
     else for (let n = from; n <= to; n++) visited[n] = 1;
   });
-  const markTiles = (first, end, step, width) => mark(first, end, step, step <= size ? step : width); // no tile between
+  const markTiles = (first, end, step = 1, width = 1) => {
+    if (step > size) return mark(first, end, step, width);
+    end = Math.min(end, length); // no tile lies between the runs: one, to the end of the last
+    mark(first, Math.min(end, first + Math.floor((end - 1 - first) / step) * step + width));
+  };
   const count = (row) => {
     visited.fill(0);
     for (let i = row * size; i < Math.min((row + 1) * size, length); i++) see(i, markTiles);
