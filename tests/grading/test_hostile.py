@@ -176,7 +176,7 @@ def nothing_is_harmed():
 
 def nothing_is_left() -> bool:
     """Whether no runner is there, at once or soon: what another worker ends is for a moment nobody's child."""
-    return wait_for(lambda: not processes_with(RUNNER.name), seconds=2)
+    return wait_for(lambda: not processes_with(str(RUNNER)), seconds=2)
 
 
 def grade(folder: Path, isolation: str = "auto"):
