@@ -302,7 +302,7 @@ def _compare(asked: _Asked, query_ids: Tensor, key_ids: Tensor, is_causal: bool,
 # The host waits for `same`, which no CUDA graph can hold.
 @torch.library.custom_op("course_transformers::hold", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def _held(sequences: Tensor, same: Tensor) -> Tensor:
-    """The sequences, or an error: in a graph, too, when it runs."""
+    """Returns the sequences, or raises an error; in a graph that happens when it runs."""
     if not same:
         raise ValueError(
             "the course's attention has no mask like the one that the model asks for: it has causal masks, windows, "

@@ -89,20 +89,10 @@ def flash_attention_v2(
     `sparse_attention`, and what it says of gradients holds.
     """
     is_causal = flag("is_causal", is_causal)
+    options = {"scale": scale, "enable_gqa": enable_gqa, "return_lse": return_lse}
     if not is_plain(query, value, window, sinks, softcap):
-        return windowed_attention(
-            query,
-            key,
-            value,
-            is_causal=is_causal,
-            window=window,
-            sinks=sinks,
-            softcap=softcap,
-            scale=scale,
-            enable_gqa=enable_gqa,
-            return_lse=return_lse,
-        )
-    return _attention(query, key, value, is_causal, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
+        return windowed_attention(query, key, value, is_causal, window, sinks=sinks, softcap=softcap, **options)
+    return _attention(query, key, value, is_causal, **options)
 
 
 def _backward(call: Call, is_causal: bool) -> Backward:

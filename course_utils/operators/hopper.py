@@ -92,20 +92,10 @@ def flash_attention_hopper(
         return (out, lse) if return_lse else out
     if not q_scale is k_scale is v_scale is None:
         raise ValueError(f"q_scale, k_scale or v_scale is given, and query is {dtype}; they go with {E4M3} alone")
+    options = {"scale": scale, "enable_gqa": enable_gqa, "return_lse": return_lse}
     if not is_plain(query, value, window, sinks, softcap):
-        return windowed_attention(
-            query,
-            key,
-            value,
-            is_causal=is_causal,
-            window=window,
-            sinks=sinks,
-            softcap=softcap,
-            scale=scale,
-            enable_gqa=enable_gqa,
-            return_lse=return_lse,
-        )
-    return _attention(query, key, value, is_causal, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
+        return windowed_attention(query, key, value, is_causal, window, sinks=sinks, softcap=softcap, **options)
+    return _attention(query, key, value, is_causal, **options)
 
 
 def _check_scales(

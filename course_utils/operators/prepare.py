@@ -89,7 +89,7 @@ def check_gradient_call(
 
 
 def check_sinks(sinks: Tensor | None, query: Tensor) -> None:
-    """Raises TypeError or ValueError unless the sinks are None, or a logit for each query head, float32 `[H]`."""
+    """Raises TypeError or ValueError unless the sinks are None or float32 `[H]`, a logit for each query head."""
     if sinks is not None:
         check_tensor("sinks", sinks, (query.shape[1],), (torch.float32,), like=("query", query))
 
@@ -186,8 +186,7 @@ def check_own_value_dim(key: Tensor, value: Tensor, most: int) -> None:
 
 
 def with_one_head_dim(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The tensors, rows of which are filled up with zeros to the longest: scores are the same, and further columns of
-    the output are 0."""
+    """Fills rows up with zeros, all to the same length. That changes no score, and adds columns of 0 to the output."""
     columns = max(tensor.shape[-1] for tensor in tensors)
     return tuple(pad(tensor, (0, columns - tensor.shape[-1])) for tensor in tensors)
 

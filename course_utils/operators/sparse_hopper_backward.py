@@ -134,12 +134,10 @@ def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool) -> Columns:
 
 def _rows_of_tiles(by_key: RowRanges, call: Call) -> tuple[Tensor, Tensor]:
     """Of each tile of keys the first of the rows that meet it, which begins a tile of queries, and the end."""
-    (starts, ends), query_length = by_key, call.query_shape[2]
     tile = COLUMN_TILES[call.key_shape[3]]
-    first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
-    last = (first + tile.block_cols).clamp(max=len(starts)) - 1
-    begin = starts[first].clamp(max=query_length - 1) // tile.block_rows * tile.block_rows
-    return begin, torch.maximum(torch.maximum(ends[first], ends[last]), begin + 1)
+    starts, ends = by_key.of_tiles(tile.block_cols)
+    begin = starts.clamp(max=call.query_shape[2] - 1) // tile.block_rows * tile.block_rows
+    return begin, torch.maximum(ends, begin + 1)
 
 
 def order_of(items: Tensor, rows: int) -> tuple[Tensor, Tensor]:

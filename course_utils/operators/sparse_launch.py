@@ -141,11 +141,9 @@ class RowMask(NamedTuple):
 
     def dk_dv(self, call: Call) -> DkDv:
         tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
-        starts, ends = by_key = self.rows.by_key(call.key_shape[2])
-        first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
-        last = (first + tile.block_cols).clamp(max=len(starts)) - 1
-        tiles, shapes = torch.arange(len(first)), (call.query_shape, call.key_shape)
-        columns = columns_of(tiles, starts[first], ends[last], tile, *shapes)
+        by_key = self.rows.by_key(call.key_shape[2])
+        starts, ends = by_key.of_tiles(tile.block_cols)
+        columns = columns_of(torch.arange(len(starts)), starts, ends, tile, call.query_shape, call.key_shape)
         files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1", *call.softcap_option), call.dtype)
         return by_columns(files, "table_dk_dv", tile, columns, call, (*by_key, np.float32(call.softcap)))
 

@@ -305,8 +305,6 @@ def _ready_dk_dv(call: Call) -> ReadyLaunch:
 def columns_of_sequences(by_key: RowRanges, block_cols: int) -> Tensor:
     """The items of table_dk_dv (kernels/include/key_columns.cuh), int32 `[n, 4]`: each tile of keys with all rows that
     see one of its keys, in one piece."""
-    first = torch.arange(0, len(by_key.starts), block_cols, device=by_key.starts.device)
-    last = (first + block_cols).clamp(max=len(by_key.starts)) - 1
-    starts = by_key.starts[first]
-    ends = torch.maximum(by_key.ends[last], starts)
-    return torch.stack(((first // block_cols).int(), starts, ends, torch.full_like(starts, -1)), dim=1)
+    starts, ends = by_key.of_tiles(block_cols)
+    tiles = torch.arange(len(starts), dtype=torch.int32, device=starts.device)
+    return torch.stack((tiles, starts, torch.maximum(ends, starts), torch.full_like(starts, -1)), dim=1)

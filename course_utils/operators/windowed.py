@@ -4,10 +4,11 @@ too, and the kernels are those of `sparse_attention`."""
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from torch import Tensor
 
-from course_utils.arguments import flag, integer
+from course_utils.arguments import integer
 from course_utils.operators.attention import MOST_COLUMNS, Attention, Backward, Call, Forward
 from course_utils.operators.prepare import has_own_value_dim
 from course_utils.operators.sparse import backward_under, forward_under
@@ -27,31 +28,11 @@ def is_plain(query: Tensor, value: Tensor, window: int | None, sinks: Tensor | N
 
 
 def windowed_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    is_causal: bool,
-    window: int | None,
-    sinks: Tensor | None,
-    softcap: float | None,
-    scale: float | None,
-    enable_gqa: bool,
-    return_lse: bool,
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, window: int | None, **options: Any
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention with a window, sinks or a softcap; arguments, results and errors as of `flash_attention_v2`."""
-    return _attention(
-        query,
-        key,
-        value,
-        flag("is_causal", is_causal),
-        NO_WINDOW if window is None else integer("window", window, 1, MAX_LENGTH),
-        sinks=sinks,
-        softcap=softcap,
-        scale=scale,
-        enable_gqa=enable_gqa,
-        return_lse=return_lse,
-    )
+    checked = NO_WINDOW if window is None else integer("window", window, 1, MAX_LENGTH)
+    return _attention(query, key, value, is_causal, checked, **options)
 
 
 @functools.lru_cache(maxsize=1024)  # what a pattern has made goes with it

@@ -49,6 +49,12 @@ class RowRanges(NamedTuple):
         first, end = (torch.searchsorted(edge, keys, right=True, out_int32=True) for edge in (self.ends, self.starts))
         return RowRanges(first, end)
 
+    def of_tiles(self, size: int) -> RowRanges:
+        """Of each tile of `size` neighbours where the first of them starts and the last one to end does."""
+        first = torch.arange(0, len(self.starts), size, device=self.starts.device)
+        last = (first + size).clamp(max=len(self.starts)) - 1
+        return RowRanges(self.starts[first], torch.maximum(self.ends[first], self.ends[last]))
+
     def pairs(self) -> int:
         """The number of pairs."""
         return int((self.ends - self.starts).clamp(min=0).sum(dtype=torch.int64))

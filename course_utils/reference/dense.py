@@ -124,7 +124,7 @@ def varlen_attention(
     attend: Callable[..., Any] = attention,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`attention` of each sequence: `[total, H, d]`, of which sequence s has the rows from `cu_seq[s]` to
+    """`attention` of each packed sequence. Tensors are `[total, H, d]`; sequence s has their rows from `cu_seq[s]` to
     `cu_seq[s + 1] - 1`.
 
     attend: `attention`, or `torch_attention`, which has no log-sum-exp. options: as it takes them; of `attention` with

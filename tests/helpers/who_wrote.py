@@ -148,7 +148,7 @@ class Trial:
         return 32 * int(self._c["steps.warp"][step]) + self._lanes(step)[0]
 
     def _memory(self, array: int) -> str:
-        """Where the array lies, or the struct of which it is a member."""
+        """Where the array begins; of a member, where its struct does."""
         one = self.recording.arrays[array]
         if one.space != "shared":
             return NOWHERE
