@@ -4,6 +4,7 @@ On a machine with an NVIDIA GPU that nothing else uses, after `make lab`:
 
     .venv/bin/python -m course_utils bench 02_flash_attention_minimal --record    # and the other chapters
     .venv/bin/python -m course_utils bench best_peers --record      # beside flash-attn-4 and FlashMLA: see below
+    .venv/bin/python -m course_utils bench model_softmax --record   # sinks and softcaps, beside flash-attn-4's
     .venv/bin/python -m course_utils bench host --record            # the host's time of a call, of each operator
     .venv/bin/python -m course_utils bench compiled_step --record   # a training step by torch.compile, of chapter 03
     .venv/bin/python -m course_utils bench hopper_ablations --record   # chapter 07's steps without a part
@@ -21,7 +22,8 @@ Chapter 05 has peers that are examples of a repository and in no package. Withou
     git clone https://github.com/tile-ai/tilelang && .venv/bin/pip install tilelang==$(cat tilelang/VERSION)
     TILELANG_EXAMPLES=tilelang/examples .venv/bin/python -m course_utils bench 05_deepseek_sparse --record
 
-`best_peers` times packages that the course does not need; `installed_peers.py` has the versions that were tried:
+`best_peers` and `model_softmax` time packages that the course does not need; `installed_peers.py` has the versions that
+were tried:
 
     .venv/bin/pip install 'flash-attn-4[cu13]==4.0.0b36' && .venv/bin/pip install --no-deps sgl-flash-mla==1.0.0
 """

@@ -90,7 +90,7 @@ def dense(
         pattern = patterns.causal() if is_causal else patterns.full()
         work = f"{pattern.kind}, d = {head_dim}"
         _require_outputs(work, functions, inputs, pattern)
-        rows += _pairs(DENSE, work, length, functions)
+        rows += timed_pairs(DENSE, work, length, functions)
     return rows
 
 
@@ -113,7 +113,7 @@ def dense_backward(
         }
         work = f"causal, d = {head_dim}"
         _require_gradients(work, functions, inputs, grad_output, patterns.causal())
-        rows += _pairs(DENSE_BACKWARD, work, length, functions)
+        rows += timed_pairs(DENSE_BACKWARD, work, length, functions)
     return rows
 
 
@@ -151,7 +151,7 @@ def windows_backward(
         work = f"window of {size}"
         _require_gradients(work, functions, inputs, grad_output, pattern)
         kernel = choose_kernel(pattern, length, differentiable=True, device=device).kernel
-        rows += _pairs(WINDOWS_BACKWARD, work, length, functions, kernel)
+        rows += timed_pairs(WINDOWS_BACKWARD, work, length, functions, kernel)
     return rows
 
 
@@ -188,7 +188,7 @@ def _sparse(part: str, work: str, inputs: Sequence[Tensor], pattern: Pattern, pe
     length, device = inputs[0].shape[2], inputs[0].device
     functions = {SPARSE: functools.partial(sparse_attention, *inputs, pattern)} | peers
     _require_outputs(f"{work}, L = {length}", functions, inputs, pattern)
-    return _pairs(part, work, length, functions, choose_kernel(pattern, length, device=device).kernel)
+    return timed_pairs(part, work, length, functions, choose_kernel(pattern, length, device=device).kernel)
 
 
 # ---------------------------------------------------------------------------------------------- the sparse MLA core
@@ -216,7 +216,7 @@ def core(
             expected, _ = reference.sparse_mla(query[some], latent, indices[some], **arguments)
             for name, function in functions.items():
                 deepseek_sparse.require_right(f"{name}, {count} queries", function()[0][some], expected, MOST_OFF)
-        rows += _pairs(CORE, f"{count:,} quer{'y' if count == 1 else 'ies'}", length, functions)
+        rows += timed_pairs(CORE, f"{count:,} quer{'y' if count == 1 else 'ies'}", length, functions)
     return rows
 
 
@@ -243,8 +243,10 @@ def _require_gradients(
             deepseek_sparse.require_right(f"{which} of {name}, {work}", found[:1, :1], right, GRADIENT_OFF)
 
 
-def _pairs(part: str, work: str, length: int, functions: dict[str, Function], kernel: str | None = None) -> list[Row]:
-    """A row for each peer: the first function, which is ours, beside it."""
+def timed_pairs(
+    part: str, work: str, length: int, functions: dict[str, Function], kernel: str | None = None
+) -> list[Row]:
+    """A `Pair` as a row for each peer: the first function, which is ours, beside it."""
     ours, *peers = functions
     times = interleaved(functions, ours, RUNS, **TIMES)
     our, _ = times[ours]

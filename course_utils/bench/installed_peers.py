@@ -45,25 +45,28 @@ def load(package: Package) -> ModuleType:
 
 
 def flash_4(
-    query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False, window: int | None = None
+    query: Tensor, key: Tensor, value: Tensor, *sinks: Tensor, is_causal: bool = False, **options: float | None
 ) -> Function:
-    """flash-attn-4; window: keys that a query sees up to its own, None for all."""
-    attend, inputs = _flash_4(is_causal, window), _rows_first(query, key, value)
-    return lambda: attend(*inputs).transpose(1, 2)
+    """flash-attn-4. sinks: one tensor, fp32 `[H]`, or none; options: window, the keys that a query sees up to its own,
+    and softcap, both None for none."""
+    attend, inputs = _flash_4(is_causal, **options), _rows_first(query, key, value)
+    return lambda: attend(*inputs, *sinks).transpose(1, 2)
 
 
 def flash_4_backward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    grad_output: Tensor,
-    *,
+    *others: Tensor,
     is_causal: bool = False,
-    window: int | None = None,
+    **options: float | None,
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """The backward pass alone of `flash_4`: dq, dk and dv."""
-    run = backward_pass(_flash_4(is_causal, window), *_rows_first(query, key, value, grad_output))
-    return lambda: tuple(gradient.transpose(1, 2) for gradient in run())
+    """The backward pass alone of `flash_4`: dq, dk, dv, and that of the sinks. others: sinks, one or none, and the
+    gradient of the output."""
+    *sinks, grad_output = others
+    *inputs, grad = _rows_first(query, key, value, grad_output)
+    run = backward_pass(_flash_4(is_causal, **options), *inputs, *sinks, grad)
+    return lambda: tuple(found.transpose(1, 2) if found.dim() == 4 else found for found in run())
 
 
 def flash_4_packed(
@@ -83,11 +86,16 @@ def flash_mla(query: Tensor, latent: Tensor, indices: Tensor, *, scale: float, v
     return functools.partial(attend, query, latent[:, None], indices[:, None], scale, value_dim, use_legacy=True)
 
 
-def _flash_4(is_causal: bool, window: int | None) -> Callable[..., Tensor]:
-    """flash-attn-4 on `[B, L, H, d]`."""
+def _flash_4(is_causal: bool, window: int | None = None, softcap: float | None = None) -> Callable[..., Tensor]:
+    """flash-attn-4 on `[B, L, H, d]`, and sinks."""
     attend = load(FLASH_4).flash_attn_func
     ends = (None, None) if window is None else (window - 1, 0)
-    return lambda *inputs: attend(*inputs, causal=is_causal, window_size=ends)[0]
+
+    def call(query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None = None) -> Tensor:
+        options = {"learnable_sink": sinks, "softcap": softcap or 0.0} if sinks is not None or softcap else {}
+        return attend(query, key, value, causal=is_causal, window_size=ends, **options)[0]
+
+    return call
 
 
 def _rows_first(*tensors: Tensor) -> list[Tensor]:

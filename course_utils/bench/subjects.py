@@ -20,6 +20,7 @@ from course_utils.bench import (
     hopper,
     hopper_ablations,
     host,
+    model_softmax,
     one_pattern,
     pipeline,
     serving,
@@ -112,6 +113,11 @@ SUBJECTS: dict[str, Subject] = {
     **{kind: _pattern(kind) for kind in one_pattern.PATTERNS},
     "best_peers": Subject(
         best_peers.best_peers, dict.fromkeys(("json", "record"), False), functools.partial(measured.load, "best_peers")
+    ),
+    "model_softmax": Subject(
+        model_softmax.model_softmax,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "model_softmax"),
     ),
     "host": Subject(
         host.host_times, dict.fromkeys(("json", "record"), False), functools.partial(measured.load, "host")

@@ -76,13 +76,15 @@ def sdpa(
     return function
 
 
-def backward_pass(
-    forward: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor
-) -> Callable[[], tuple[Tensor, ...]]:
-    """The backward pass alone of `forward(query, key, value)`, which runs once, here: returns dq, dk and dv."""
-    inputs = [tensor.detach().clone().requires_grad_() for tensor in (query, key, value)]
-    out = forward(*inputs)
-    return lambda: torch.autograd.grad(out, inputs, grad_output, retain_graph=True)
+def backward_pass(forward: Callable[..., Tensor], *tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward pass alone of `forward(*inputs)`, which runs once, here: returns the gradient of each input.
+
+    tensors: the inputs, and the gradient of the output.
+    """
+    *inputs, grad_output = tensors
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in inputs]
+    out = forward(*leaves)
+    return lambda: torch.autograd.grad(out, leaves, grad_output, retain_graph=True)
 
 
 def that_run(made: dict[str, Callable[[], Function]], where: str) -> dict[str, Function]:
