@@ -16,6 +16,7 @@ from course_utils.operators import (
     sparse_launch,
     windowed,
 )
+from tests.helpers import model_softmax
 
 HALF, BF16 = torch.float16, torch.bfloat16
 LENGTHS = ((1, 1), (65, 65), (130, 200), (113, 60), (3, 257), (200, 200))
@@ -51,28 +52,17 @@ def sinks_of(case, device):
 def reports_of(operator, case, options, dtype, device, sinks, attn_mask=None):
     """Comparisons of out, lse and all gradients with float64. attn_mask: what the operator has built in."""
     *inputs, grad_out = checks.make_inputs(case, dtype=dtype, device=device, seed=1)
-    options = options | {"scale": case.scale, "enable_gqa": case.heads != case.kv_heads}
-
-    def run(attend, dtypes, **more):
-        given = [tensor.detach().to(dtypes[0]).requires_grad_() for tensor in inputs]
-        if sinks is not None:
-            more["sinks"] = sinks.detach().to(dtypes[1]).requires_grad_()
-        found = attend(*given, **options, **more)
-        out, lse = found if isinstance(found, tuple) else (found, None)
-        wanted = [*given, *([more["sinks"]] if sinks is not None else [])]
-        grads = torch.autograd.grad(out, wanted, grad_out.to(out.dtype))
-        return out, lse, grads
-
+    inputs = [tensor.requires_grad_() for tensor in (*inputs, *([] if sinks is None else [sinks]))]
+    options = options | {"scale": case.scale}
     with checks.poisoned_outputs():
-        out, lse, grads = run(operator, (dtype, torch.float32), return_lse=True)
-    mask = {} if attn_mask is None else {"attn_mask": attn_mask}
-    expected, expected_lse, wanted = run(reference.attention, (torch.float64, torch.float64), return_lse=True, **mask)
-    plain, _, of_plain = run(reference.torch_attention, (dtype, torch.float32), **mask)
-    reports = [checks.error_report(out, expected, plain), checks.lse_report(lse, expected_lse)]
-    for name, *of_each in zip(("dq", "dk", "dv", "dsinks"), grads, wanted, of_plain, strict=False):
-        found, right, in_torch = of_each  # that of the sinks comes from Δ, which is as exact as the 16 bits of out
-        reports.append(checks.error_report(found.to(dtype), right, in_torch, factor=checks.GRADIENT_FACTOR, name=name))
-    return reports
+        out, lse = operator(
+            *inputs[:3], sinks=sinks, return_lse=True, enable_gqa=case.heads != case.kv_heads, **options
+        )
+        grads = torch.autograd.grad(out, inputs, grad_out)
+    options |= {} if attn_mask is None else {"attn_mask": attn_mask}
+    found = dict(zip(("out", "dq", "dk", "dv", "dsinks"), (out.detach(), *grads), strict=False))
+    _, expected_lse = model_softmax.exact(inputs, **options)
+    return [*model_softmax.reports(found, inputs, grad_out, **options), checks.lse_report(lse, expected_lse)]
 
 
 def assert_right(reports):

@@ -159,7 +159,7 @@ def test_rows_that_see_no_key():
 
 MODELS = {  # what makes the pattern, whose launches are kept; lengths, d, dtype, softcap, whether there are sinks
     "softcap": (lambda: patterns.sliding_window(64), (130, 150), 64, HALF, model_softmax.CAP, False),
-    "sinks": (lambda: patterns.document([50, 90]) & patterns.causal(), (140, 140), 128, HALF, 0, True),
+    "sinks": (lambda: patterns.document([50, 90]) & patterns.causal(), (140, 140), 128, HALF, None, True),
     "both": (lambda: patterns.local(100), (65, 200), 128, torch.bfloat16, model_softmax.CAP, True),
     "rows without keys": (lambda: patterns.sliding_window(64), (135, 70), 64, torch.bfloat16, 20.0, True),
 }
@@ -172,16 +172,17 @@ def check_model(name, device="cpu", gradients=False):
     *inputs, grad_out = checks.make_inputs(case, dtype=dtype, device=device, seed=crc32(name.encode()))
     sinks = model_softmax.sinks_of(4, device) if has_sinks else None
     inputs = [tensor.requires_grad_(gradients) for tensor in (*inputs, *([sinks] if has_sinks else []))]
-    options = {"softcap": softcap or None, "enable_gqa": True, "return_lse": True}
     with checks.poisoned_outputs():
-        out, lse = sparse_attention(*inputs[:3], pattern, sinks=sinks, **options)
+        out, lse = sparse_attention(
+            *inputs[:3], pattern, sinks=sinks, softcap=softcap, enable_gqa=True, return_lse=True
+        )
         grads = torch.autograd.grad(out, inputs, grad_out) if gradients else ()
 
     found = dict(zip(("out", "dq", "dk", "dv", "dsinks"), (out, *grads), strict=False))
-    options = {"softcap": softcap, "mask": pattern.mask(*lengths).to(device)}
+    options = {"softcap": softcap, "attn_mask": pattern.mask(*lengths).to(device)}
     for report in model_softmax.reports(found, inputs, grad_out, **options):
         assert report.passed, f"{name}: {report}"
-    _, exact = model_softmax.attention(*(tensor.detach().double() for tensor in inputs), **options)
+    _, exact = model_softmax.exact(inputs, **options)
     torch.testing.assert_close(lse.double(), exact, rtol=checks.LSE_TOLERANCE, atol=1e-3)
 
 

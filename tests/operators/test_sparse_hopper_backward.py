@@ -154,7 +154,7 @@ def test_all_combinations_on_a_gpu(deterministic, dtype):
 
 MODELS = {  # ranges, L_q, L_k, d, dtype, softcap, whether there are sinks
     "softcap": (Ranges(0, 69, 1), 130, 150, 64, HALF, model_softmax.CAP, False),
-    "sinks": (documents(40, 60), 100, 100, 64, BF16, 0, True),
+    "sinks": (documents(40, 60), 100, 100, 64, BF16, None, True),
     "both": (Ranges(0, 0, UNBOUNDED), 70, 200, 128, BF16, model_softmax.CAP, True),
     "rows without keys": (Ranges(0, 40, 1), 135, 70, 128, HALF, 20.0, True),
 }
@@ -167,11 +167,11 @@ def check_model(name, device=CPU):
     (*inputs_, grad_out), *_ = inputs(ranges, L_q, L_k, head_dim, **how)
     if has_sinks:
         inputs_.append(model_softmax.sinks_of(4, device))
-    options = {"mask": mask_of(ranges, L_q, L_k).to(device), "softcap": softcap}
-    out, lse = model_softmax.attention(*(tensor.double() for tensor in inputs_), **options)
+    options = {"attn_mask": mask_of(ranges, L_q, L_k).to(device), "softcap": softcap}
+    out, lse = model_softmax.exact(inputs_, **options)
     tensors = *inputs_[:3], grad_out
     deterministic = head_dim == 128
-    found = gradients(ranges, tensors, out.to(dtype), lse.float(), deterministic=deterministic, softcap=softcap)
+    found = gradients(ranges, tensors, out.to(dtype), lse.float(), deterministic=deterministic, softcap=softcap or 0)
     for report in model_softmax.reports(
         dict(zip(("dq", "dk", "dv"), found, strict=True)), inputs_, grad_out, **options
     ):
