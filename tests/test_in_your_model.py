@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from course_utils import checks, measured
 from course_utils.bench.flex import FLEX_128
-from course_utils.bench.host import BACKWARD, FORWARD, RECORDED, SDPA
+from course_utils.bench.host import BACKWARD, FORWARD
 from course_utils.integrations.transformers import course_attention
 from tests.helpers import tensors
 from tests.helpers.in_your_model import MODEL, PAGE, PATTERN, run_block
@@ -145,26 +145,6 @@ def test_each_row_of_the_table_is_a_test():
     section = PAGE.partition("## What torch does with the operators")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and "| test |" not in line]
     assert named and len(named) == len(rows) and set(named) <= set(there)
-
-
-def test_what_a_call_costs_the_host_is_what_is_recorded():
-    host = measured.load("host")
-    window = {"part": "sparse", "pattern": "sliding_window(window=256)"}
-    calls = {
-        "`flash_attention_v2`": {"part": "dense", "name": "flash_attention_v2"},
-        "SDPA": {"part": "dense", "name": SDPA},
-        "`sparse_attention`, a window of 256": window | {"name": "sparse_attention"},
-        "FlexAttention, the same window": window | {"name": FLEX_128},
-    }
-    passes = FORWARD, RECORDED, BACKWARD
-    for shown, columns in calls.items():
-        (line,) = re.findall(rf"^\| {re.escape(shown)} \| (.*) \|$", PAGE, re.MULTILINE)
-        (times,) = zip(*(host.select(**columns, **{"pass": name}) for name in passes), strict=True)
-        assert line.split(" | ") == [f"{row['host_us']:.0f}" for row in times], shown
-    assert f"| call | {' | '.join(passes)} |" in PAGE and measured.caption(host) in " ".join(PAGE.split())
-    for row in host.select(part="serving"):
-        shown = "SDPA, one query" if row["name"] == SDPA else f"`{row['name']}`"
-        assert f"| {shown} | {row['host_us']:.0f} |" in PAGE, shown
 
 
 def test_the_host_takes_no_longer_than_the_page_says():

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 try:
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
     from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 except ImportError as error:
     raise ImportError(
@@ -79,7 +79,8 @@ def course_attention(
         sliding_window: None, or what the mask says, too; without a mask it must hold all keys.
         softcap: cap · tanh(S / cap) in place of the scores.
         s_aux: `[H]`, the sinks.
-        position_ids: `[B, L]`; must not begin anew where the mask has one sequence.
+        position_ids: `[L]` or `[B, L]`; with a causal mask they must begin anew only where a sequence of the mask
+            begins. Those with more axes, as of images, say nothing about sequences.
         more: refused by name, unless it has no meaning for attention.
 
     Returns:
@@ -93,12 +94,12 @@ def course_attention(
     if attention_mask is None:
         causal, window, sequences = _without_mask(module, query, key, is_causal), None, None
     else:
-        causal, window, sequences = _read(attention_mask)
+        causal, window, sequences = _read(attention_mask, query.shape[0] * key.shape[2])
         if is_causal is not None and is_causal != causal:
             raise ValueError(f"is_causal is {is_causal}, and the model's mask says {causal}: {INSTEAD}")
     _check_window(sliding_window, window, causal, key.shape[2])
-    if causal and sequences is None and not torch.compiler.is_compiling():
-        _check_positions(position_ids)
+    if causal and not torch.compiler.is_compiling():
+        _check_positions(position_ids, query.shape[0], sequences)
     extras = {"softcap": softcap, "sinks": None if s_aux is None else s_aux.float()}
     extras |= {"scale": scaling, "enable_gqa": True}
     if window is not None and not causal:
@@ -135,12 +136,19 @@ def _check_window(sliding_window: int | None, window: int | None, causal: bool, 
         raise ValueError(f"sliding_window is {sliding_window}, and the model's mask has {of_mask}: {INSTEAD}")
 
 
-def _check_positions(position_ids: Tensor | None) -> None:
+def _check_positions(position_ids: Tensor | None, batch: int, sequences: tuple[Tensor, Tensor] | None) -> None:
     """Packed sequences that the model's mask does not part, as with a cache, would see each other."""
-    if position_ids is not None and position_ids.ndim == 2 and (position_ids.diff() < 0).any():
+    if position_ids is None or position_ids.ndim > 2 or position_ids.shape[-1] == 1:
+        return
+    anew = nn.functional.pad(position_ids.expand(batch, -1).diff() < 0, (1, 0))
+    if sequences is not None:
+        # The last number is the end of all sequences, where no row is.
+        begins = anew.new_zeros(anew.numel() + 1).index_fill(0, sequences[0].long(), True)
+        anew = anew & ~begins[:-1].view_as(anew)
+    if anew.any():
         raise ValueError(
-            "position_ids begin anew, and the model's mask has one sequence: packed sequences need use_cache=False, no "
-            "attention_mask, and a model that makes its mask of position_ids"
+            "position_ids begin anew where no sequence of the model's mask begins: packed sequences need "
+            "use_cache=False, no attention_mask, and a model that makes its mask of position_ids"
         )
 
 
@@ -161,8 +169,12 @@ def course_mask(
     mask_function: Callable[..., Tensor] = causal_mask_function,
     attention_mask: Tensor | None = None,
     local_size: int | None = None,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool | None = None,
     use_vmap: bool = False,
     device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    config: PreTrainedConfig | None = None,
     **more: object,
 ) -> Tensor:
     """A description of the mask that a model asks for.
@@ -173,22 +185,29 @@ def course_mask(
         mask_function: says of tensors (batch, head, query, key) of positions which pairs are kept.
         attention_mask: bool `[B, at most all positions]`, False for padding.
         local_size: the window or the chunk of mask_function.
+        allow_is_causal_skip: without meaning here: a description is returned in every case.
+        allow_is_bidirectional_skip: given for masks without direction alone, which tells them apart.
         use_vmap: True for functions that a caller has added to the mask, which are refused.
         device: of the tensors of the model.
-        more: of other attentions.
+        dtype, config: without meaning here.
+        more: refused by name.
     """
+    refused = [name for name, given in more.items() if given is not None]
+    if refused:
+        raise ValueError(f"the course's mask does not have {', '.join(refused)}: {INSTEAD}")
     if use_vmap:
         raise ValueError(f"the course's attention has no or_mask_function and no and_mask_function: {INSTEAD}")
     if attention_mask is not None and attention_mask.ndim != 2:
         raise ValueError(f"attention_mask has {attention_mask.ndim} axes; it must have [batch, positions]: {INSTEAD}")
-    is_causal = "allow_is_bidirectional_skip" not in more  # a wrong guess is found by comparing
+    is_causal = allow_is_bidirectional_skip is None  # a wrong guess is found by comparing
     window = local_size if local_size is not None and local_size < kv_length else None
     in_graph = torch.compiler.is_compiling()
     kept = _kept(attention_mask, kv_length, kv_offset)
     ends_together = not isinstance(q_offset, Tensor) and q_offset + q_length == kv_offset + kv_length
     if kept is None or (not in_graph and kept.all()):
         if mask_function is bidirectional_mask_function or (mask_function is causal_mask_function and ends_together):
-            return _describe(mask_function is causal_mask_function, None, None, device)
+            one_each = torch.empty(0, batch_size * kv_length + 1, dtype=torch.int32, device=device)
+            return _describe(mask_function is causal_mask_function, None, one_each)
     asked = _Asked(mask_function, kept, q_offset, kv_offset, (batch_size, q_length, kv_length), device)
     query_ids, key_ids = _sequences(asked, is_causal)
     same = _compare(asked, query_ids, key_ids, is_causal, window)
@@ -196,30 +215,34 @@ def course_mask(
     if window is not None and not is_causal:
         if in_graph:
             raise ValueError(f"the course's attention does not compile a window to both sides: {INSTEAD}")
-        same = same & is_one
+        same = same & is_one & (asked.queries[-1] == asked.keys[-1])  # the pattern has its last query at its last key
     numbers = torch.arange(batch_size * kv_length + 1, device=device)
-    ends = [torch.searchsorted(ids.flatten(), numbers, out_int32=True) for ids in (query_ids, key_ids)]
+    ends = [torch.searchsorted(ids.flatten().contiguous(), numbers, out_int32=True) for ids in (query_ids, key_ids)]
     sequences = _held(torch.stack(ends), same)
-    return _describe(is_causal, window, None if not in_graph and is_one else sequences, device)
+    return _describe(is_causal, window, sequences[:0] if not in_graph and is_one else sequences)
 
 
-def _describe(is_causal: bool, window: int | None, sequences: Tensor | None, device: torch.device | str) -> Tensor:
-    """int32 `[1 + is_causal, 1 + window, 2, n + 1]`: cu_seq_q and cu_seq_k. Two numbers are lengths of axes, because
-    a graph and the host know these without waiting; the axes repeat the same memory. Nothing, where each row of the
-    batch is one sequence."""
-    if sequences is None:
-        sequences = torch.empty(2, 0, dtype=torch.int32, device=device)
+def _describe(is_causal: bool, window: int | None, sequences: Tensor) -> Tensor:
+    """int32 `[1 + is_causal, 1 + window, 2, n + 1]`: cu_seq_q and cu_seq_k, for as many sequences as there are keys.
+    Two numbers are lengths of axes, because a graph and the host know these without waiting; the axes repeat the same
+    memory. Where each row of the batch is one sequence, the third axis has length 0."""
     return sequences.expand(1 + is_causal, 1 + (window or 0), -1, -1)
 
 
-def _read(mask: Tensor) -> tuple[bool, int | None, tuple[Tensor, Tensor] | None]:
-    """is_causal, window and sequences of a description."""
+def _read(mask: Tensor, num_keys: int) -> tuple[bool, int | None, tuple[Tensor, Tensor] | None]:
+    """is_causal, window and sequences of a description. num_keys: of all rows of the batch."""
     if mask.ndim != 4 or mask.dtype != torch.int32:  # masks of pairs are bool, or numbers to add
         raise ValueError(
             f"attention_mask is {mask.dtype} {list(mask.shape)}, a mask of pairs, which the course's attention does "
             f"not have: give the model a mask [batch, positions], or {INSTEAD}"
         )
-    sequences = mask[0, 0].unbind() if mask.shape[3] else None
+    # A model that cuts its mask, or adds keys and columns of the mask for them, would change the description.
+    if mask.shape[3] != num_keys + 1:
+        raise ValueError(
+            f"attention_mask was made for {mask.shape[3] - 1} keys, and there are {num_keys}: the model changes its "
+            f"keys or its mask later; {INSTEAD}"
+        )
+    sequences = mask[0, 0].unbind() if mask.shape[2] else None
     return mask.shape[0] == 2, mask.shape[1] - 1 or None, sequences
 
 
@@ -248,7 +271,9 @@ class _Asked:
         self.batch, self.head = torch.arange(batch, device=device), torch.zeros((), dtype=torch.long, device=device)
         self.keys = torch.arange(kv_length, device=device) + kv_offset
         self.queries = torch.arange(q_length, device=device) + q_offset
-        self.places = self.queries - kv_offset  # of the queries among the keys
+        places = self.queries - kv_offset
+        self.places = places.clamp(0, kv_length - 1)  # of the queries among the keys
+        self.each_is_a_key = (places == self.places).all()
 
     def pairs(self, rows: Tensor) -> Tensor:
         """bool `[B, rows, L_k]`: which keys the queries of these numbers see."""
@@ -284,7 +309,7 @@ def _compare(asked: _Asked, query_ids: Tensor, key_ids: Tensor, is_causal: bool,
     """Whether the sequences keep the pairs that are asked for, but for the queries of padding, which nobody reads."""
     batch, q_length, kv_length = asked.shape
     parts = 1 + int(batch * q_length * kv_length // MOST_PAIRS)
-    same = []
+    same = [asked.each_is_a_key] if is_causal else []
     for rows in torch.arange(q_length, device=asked.keys.device).chunk(parts):
         behind = asked.queries[rows][:, None] - asked.keys
         given = query_ids[:, rows, None] == key_ids[:, None]

@@ -147,7 +147,8 @@ def append_paged(
     Args:
         key, value: `[B, n, H_kv, d]`, float16 or bfloat16, d a multiple of 8, on the CPU (emulator) or a GPU. Token i
             is number `seq_lens[b] - n + i` of its sequence; where that is negative, it is left out.
-        key_pages, value_pages: `[pages, page_size, H_kv, d]`, contiguous, in the dtype of key or in float8_e4m3fn.
+        key_pages, value_pages: `[pages, page_size, H_kv, d]`, contiguous, in the dtype of key or in float8_e4m3fn; not
+            memory that is only to be read, as of some NumPy arrays, which torch cannot tell from other memory.
         block_table: int32 `[B, max_pages]`, as `paged_attention` takes it. No two sequences may write to one place.
         seq_lens: int32 `[B]`: the lengths with the new tokens, those that `paged_attention` then takes.
         k_scale, v_scale: float32 `[B, H_kv]`, positive, with pages in E4M3 and only then: what is written is

@@ -105,6 +105,7 @@ def block_sparse_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`sparse_attention` by block_sparse.cu. block_lists: those of a pattern, `pattern.block_lists(L_q, L_k)`, or of
     FlexAttention's BlockMask, `BlockLists.from_block_mask(...)`; for the lengths and on the device of query and key.
+    For eager mode: lists that are given call by call are an error of a full graph.
     """
     if not isinstance(block_lists, BlockLists):
         raise TypeError(
@@ -137,7 +138,7 @@ def csr_attention(
     """`sparse_attention` by csr_gather.cu, without gradients: row i sees keys `indices[indptr[i]:indptr[i + 1]]`.
 
     indptr: int64 `[L_q + 1]`; indices: int32 `[indptr[-1]]`, each at least 0 and less than L_k, one named twice counts
-    twice. Both on the device of query. They are checked by every call, which takes a pass over them.
+    twice. Both on the device of query. They are checked by every call, which takes a pass over them. For eager mode.
     Raises RuntimeError where a gradient is asked for.
     """
     refuse_tracing(GIVEN_BY_CALL)  # before the checks of the lists, which no compiler can trace

@@ -15,8 +15,8 @@ from course_utils import checks
 from course_utils.integrations import transformers as integration
 from course_utils.integrations.transformers import course_attention, course_mask, register
 from tests.helpers import tensors
-from tests.helpers.all_of import all_of
 from tests.helpers.fresh_process import run_without_the_course
+from tests.helpers.transformers_masks import kept_by
 
 register()
 
@@ -417,36 +417,24 @@ def layer(**attributes: Any) -> torch.nn.Module:
     return made
 
 
-KEYWORDS = {"dropout": 0.1, "sliding_window": 4, "position_bias": torch.ones(1, 2, 5, 5), "head_mask": torch.ones(2)}
-KEYWORDS |= {"cu_seq_lens_q": torch.ones(2), "max_length_k": 4, "what_comes_next_year": 0, "some_switch": False}
-KEYWORDS |= {"attention_mask": torch.ones(1, 5), "output_attentions": True, "deterministic": True, "seq_idx": 1}
-
-
 def attend(query: Tensor, **more: Any) -> Tensor:
     return course_attention(layer(), query, query, query, **{"attention_mask": None, **more})[0]
-
-
-@all_of("name", KEYWORDS)
-def test_an_attention_function_swallows_no_keyword(name, device):
-    query = tensors.random(1, 2, 5, 8, device=device, dtype=torch.float16)
-    with pytest.raises(ValueError, match=name):
-        attend(query, **{name: KEYWORDS[name]})
-
-
-def test_a_keyword_that_says_nothing_changes_nothing(device):
-    query = tensors.random(1, 2, 5, 8, device=device, dtype=torch.float16)
-    nothing = dict.fromkeys(KEYWORDS.keys() - {"sliding_window"}) | {
-        "output_attentions": False,
-        "position_ids": torch.arange(5),
-        "dropout": 0.0,
-    }
-    assert torch.equal(attend(query, **nothing, is_causal=True, sliding_window=5), attend(query))
 
 
 def test_a_graph_refuses_a_keyword_by_name(device):
     query = tensors.random(1, 2, 5, 8, device=device, dtype=torch.float16)
     with pytest.raises(Exception, match="does not have position_bias"):
         torch.compile(attend, fullgraph=True, backend="aot_eager")(query, position_bias=query)
+
+
+@pytest.mark.parametrize("asked", [{}, {"attention_mask": torch.tensor([[0, 1, 1, 1, 1]])}])
+def test_a_description_that_a_model_changes_is_refused(asked, device):
+    """As DeepSeek-V4 does, which adds keys, and columns of the mask for them."""
+    query = tensors.random(1, 2, 5, 8, device=device, dtype=torch.float16)
+    made = course_mask(1, 5, 5, **asked, device=device)
+    for changed in (made[..., :5], torch.nn.functional.pad(made, (0, 2))):
+        with pytest.raises(ValueError, match="attention_mask was made for"):
+            attend(query, attention_mask=changed)
 
 
 def test_a_causal_flag_against_the_mask_is_refused(device):
@@ -463,23 +451,6 @@ def test_without_a_mask_fewer_causal_queries_than_keys_have_no_place(device):
 
 
 # --------------------------------------------------------------------------------------------------- masks as they are
-
-
-def kept_by(description: Tensor, batch: int, queries: int, keys: int) -> Tensor:
-    """bool [B, L_q, L_k]: the pairs that a description keeps, by a slow loop."""
-    causal, window, (cu_q, cu_k) = description.shape[0] == 2, description.shape[1] - 1, description[0, 0]
-    if not len(cu_q):
-        cu_q, cu_k = (torch.arange(batch + 1) * length for length in (queries, keys))
-    found = torch.zeros(batch * queries, batch * keys, dtype=torch.bool)
-    for q, q_end, k, k_end in zip(cu_q, cu_q[1:], cu_k, cu_k[1:], strict=False):
-        for row in range(q, q_end):
-            at = row - q_end + k_end
-            for column in range(k, k_end):
-                near = abs(at - column) <= window - (1 if causal else 0) if window else True
-                found[row, column] = near and (column <= at or not causal)
-    found = found.view(batch, queries, batch, keys)
-    assert not any(found[a, :, b].any() for a in range(batch) for b in range(batch) if a != b)
-    return torch.stack([found[b, :, b] for b in range(batch)])
 
 
 PLAIN = {"batch_size": 2, "q_length": 8, "kv_length": 8}
