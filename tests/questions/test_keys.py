@@ -211,16 +211,6 @@ def wavefronts_of_a_matrix(asked):
     return counted
 
 
-def registers_for_s_and_o(asked):
-    queries, keys, d = numbers(asked.prompt, r"(\d+) for each warp.* have (\d+) keys, and d = (\d+)")
-    counted = []
-    for width in (keys, d):  # `mma.sync`: D of 16 × 8, lane 4 r + c holds columns 2 c and 2 c + 1 of rows r and r + 8
-        held = Counter(row % 8 * 4 + column % 8 // 2 for row in range(queries) for column in range(width))
-        (each,) = set(held.values())
-        counted.append(each)
-    return counted
-
-
 def warps_that_fit(asked):
     kernel = r"takes (\d+) registers per thread, (\d+) threads per block and (\d+) KiB"
     processor = r"room for (\d+) warps, ([\d,]+) registers and (\d+) KiB of shared memory; the system takes (\d+) KiB"
@@ -452,7 +442,6 @@ COUNTS = {
     "02_flash_attention_minimal/share_of_the_peak": share_of_the_peak,
     "03_flash_attention_v2/flop_per_byte": flop_per_byte,
     "03_flash_attention_v2/wavefronts_of_a_matrix": wavefronts_of_a_matrix,
-    "03_flash_attention_v2/registers_for_s_and_o": registers_for_s_and_o,
     "03_flash_attention_v2/warps_that_fit": warps_that_fit,
     "04_sparse_patterns/tiles_of_three_patterns": tiles_of_three_patterns,
     "04_sparse_patterns/sorted_by_residue": sorted_by_residue,

@@ -4,8 +4,6 @@ from random import Random
 
 from course_utils import costs, measured
 from course_utils.questions.question import (
-    Aggregate,
-    Choice,
     Figure,
     Grid,
     Mistake,
@@ -53,36 +51,6 @@ def flop_per_byte(draw: Random) -> Question:
     )
 
 
-def registers_for_s_and_o(draw: Random) -> Question:
-    """Registers of S and O"""
-    queries, columns, d = draw.choice((16, 32)), draw.choice((64, 128)), draw.choice((64, 128))
-    warps = 4
-    scores = costs.score_matrix_bytes(1, 1, queries, columns, REGISTER) / (REGISTER * LANES)
-    output = costs.tile_shared_bytes(queries, columns, d, REGISTER, kv_buffers=0) / (REGISTER * LANES)  # as large as Q
-    packed = "The sums are fp32, a register each. Only P is packed, once it is rounded."
-    whole = "That is the whole block's tile. A warp has its own rows only."
-    least = f"Of {MOST_REGISTERS} that a lane can have."
-
-    def figure(registers: float, width: int) -> Figure:
-        return Figure(
-            registers,
-            "registers",
-            f"{queries} rows of {width} fp32 numbers over {LANES} lanes. {least}",
-            mistakes=(Mistake(registers / 2, packed), Mistake(warps * registers, whole)),
-        )
-
-    return Aggregate(
-        prompt=(
-            f"A block of {warps} warps holds {warps * queries} queries, {queries} for each warp (split Q). Its tiles "
-            f"have {columns} keys, and d = {d}. S and O are accumulated in fp32 by `mma.sync`. How many registers "
-            "does one lane need for its part of S and of O?"
-        ),
-        parts=(("S", figure(scores, columns)), ("O", figure(output, d))),
-        read_again="Step 7: tuning",
-        total_label="together",
-    )
-
-
 def wavefronts_of_a_matrix(draw: Random) -> Question:
     """Rows, padding and banks"""
     widths = draw.sample((32, 48, 64, 96, 128), 2)
@@ -127,36 +95,6 @@ def whose_copies(draw: Random) -> Question:
             "threads pass after their own wait."
         ),
         read_again="Step 3b: copies past the registers",
-    )
-
-
-def why_p_stays(draw: Random) -> Question:
-    """Why P need not move"""
-    options = [
-        Option(
-            "A lane holds the same places of a result D as of a left factor A",
-            "So P, rounded and packed in pairs, is the left factor of P V as it lies: two products of 8 keys make one "
-            "fragment of 16 columns.",
-            right=True,
-        ),
-        Option(
-            "Each lane holds whole rows of S, so that the softmax needs no other lane",
-            ("Four lanes share a row, and agree on its maximum by two shuffles. That would not bring P into place."),
-        ),
-        Option(
-            "`mma.sync` reads its left factor from shared memory by itself",
-            "All factors of `mma.sync` are registers. `ldmatrix` brings them from shared memory.",
-        ),
-        Option(
-            "P is the transpose of what V needs, and `ldmatrix.trans` turns it in registers",
-            "`ldmatrix` reads from shared memory, not from registers. It is V whose columns are wanted.",
-        ),
-    ]
-    draw.shuffle(options)
-    return Choice(
-        prompt="From step 5 on, P goes from one product to the next without shared memory. What makes that possible?",
-        options=tuple(options),
-        read_again="Step 5: P in registers",
     )
 
 
@@ -245,8 +183,6 @@ QUESTIONS: tuple[Source, ...] = (
     flop_per_byte,
     wavefronts_of_a_matrix,
     whose_copies,
-    why_p_stays,
     queries_per_warp,
-    registers_for_s_and_o,
     warps_that_fit,
 )
