@@ -4,6 +4,8 @@ from random import Random
 
 from course_utils import costs, measured
 from course_utils.questions.question import (
+    Aggregate,
+    Choice,
     Figure,
     Grid,
     Mistake,
@@ -21,33 +23,33 @@ REGISTER = 4  # bytes
 MOST_REGISTERS = 255  # of a thread (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")
 
 
-def flop_per_byte(draw: Random) -> Question:
-    """FLOP per byte of attention"""
-    queries, heads, d = draw.choice((512, 1024, 4096)), draw.choice((12, 16, 32)), draw.choice((64, 128))
-    keys = queries * draw.choice((2, 3, 4))
-    flops = costs.attention_flops(1, heads, queries, keys, d)
-    least = costs.least_bytes(1, heads, queries, keys, d, element_bytes=2)
-    without_output = least - heads * queries * d * 2
-    return Number(
+def registers_for_s_and_o(draw: Random) -> Question:
+    """Registers of S and O"""
+    queries, columns, d = draw.choice((16, 32)), draw.choice((64, 128)), draw.choice((64, 128))
+    warps = 4
+    scores = costs.score_matrix_bytes(1, 1, queries, columns, REGISTER) / (REGISTER * LANES)
+    output = costs.tile_shared_bytes(queries, columns, d, REGISTER, kv_buffers=0) / (REGISTER * LANES)  # as large as Q
+    packed = "The sums are fp32, a register each. Only P is packed, once it is rounded."
+    whole = "That is the whole block's tile. A warp has its own rows only."
+    least = f"Of {MOST_REGISTERS} that a lane can have."
+
+    def figure(registers: float, width: int) -> Figure:
+        return Figure(
+            registers,
+            "registers",
+            f"{queries} rows of {width} fp32 numbers over {LANES} lanes. {least}",
+            mistakes=(Mistake(registers / 2, packed), Mistake(warps * registers, whole)),
+        )
+
+    return Aggregate(
         prompt=(
-            f"Cross-attention in fp16, forward: {heads} heads, L_q = {queries:,}, L_k = {keys:,}, d = {d}, no mask. "
-            "The kernel reads Q, K and V once from HBM and writes O once. How many FLOP does it do for each byte? A "
-            "multiply-add is 2 FLOP; the softmax is not counted."
+            f"A block of {warps} warps holds {warps * queries} queries, {queries} for each warp (split Q). Its tiles "
+            f"have {columns} keys, and d = {d}. S and O are accumulated in fp32 by `mma.sync`. How many registers "
+            "does one lane need for its part of S and of O?"
         ),
-        figure=Figure(
-            costs.arithmetic_intensity(flops, least),
-            "FLOP per byte",
-            "4 · L_q · L_k · d FLOP over (2 · L_q + 2 · L_k) · d · 2 bytes per head: L_q · L_k / (L_q + L_k) = "
-            f"{flops / least:.1f}. Heads and d cancel.",
-            0.01,
-            (
-                Mistake(flops / 2 / least, "A multiply-add is two operations."),
-                Mistake(flops / (least / 2), "That counts elements. An fp16 number takes two bytes."),
-                Mistake(flops / without_output, "O is written as well."),
-                Mistake(queries / 2, "L / 2 holds for as many keys as queries. Here there are more keys."),
-            ),
-        ),
-        read_again="1 Why: most of the GPU is idle",
+        parts=(("S", figure(scores, columns)), ("O", figure(output, d))),
+        read_again="Step 7: tuning",
+        total_label="together",
     )
 
 
@@ -95,6 +97,36 @@ def whose_copies(draw: Random) -> Question:
             "threads pass after their own wait."
         ),
         read_again="Step 3b: copies past the registers",
+    )
+
+
+def why_p_stays(draw: Random) -> Question:
+    """Why P need not move"""
+    options = [
+        Option(
+            "A lane holds the same places of a result D as of a left factor A",
+            "So P, rounded and packed in pairs, is the left factor of P V as it lies: two products of 8 keys make one "
+            "fragment of 16 columns.",
+            right=True,
+        ),
+        Option(
+            "Each lane holds whole rows of S, so that the softmax needs no other lane",
+            ("Four lanes share a row, and agree on its maximum by two shuffles. That would not bring P into place."),
+        ),
+        Option(
+            "`mma.sync` reads its left factor from shared memory by itself",
+            "All factors of `mma.sync` are registers. `ldmatrix` brings them from shared memory.",
+        ),
+        Option(
+            "P is the transpose of what V needs, and `ldmatrix.trans` turns it in registers",
+            "`ldmatrix` reads from shared memory, not from registers. It is V whose columns are wanted.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        prompt="From step 5 on, P goes from one product to the next without shared memory. What makes that possible?",
+        options=tuple(options),
+        read_again="Step 5: P in registers",
     )
 
 
@@ -180,9 +212,10 @@ def warps_that_fit(draw: Random) -> Question:
 
 
 QUESTIONS: tuple[Source, ...] = (
-    flop_per_byte,
     wavefronts_of_a_matrix,
     whose_copies,
+    why_p_stays,
     queries_per_warp,
+    registers_for_s_and_o,
     warps_that_fit,
 )
