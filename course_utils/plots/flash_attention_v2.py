@@ -98,6 +98,22 @@ def packed_heads(heads: int = 4, queries: int = 2, tile_rows: int = 16) -> Figur
     return figure
 
 
+def softcap_and_sinks(capped: tuple[Tensor, Tensor, float], shares: tuple[Tensor, Tensor]) -> Figure:
+    """Two additions to the softmax. capped: scores, what a softcap makes of them, and the cap. shares: how far sinks
+    lie above the log-sum-exp of the scores, and the share of the weight that the keys get."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 2.9))
+    scores, after, cap = capped
+    left.plot(scores, scores, color=GREY, linestyle="--")
+    left.plot(scores, after, color=BLUE)
+    left.set(xlabel="score", ylabel="after the softcap", title=f"softcap, c = {cap:g}", ylim=(-1.5 * cap, 1.5 * cap))
+    left.set_yticks([-cap, 0, cap])
+    distances, share = shares
+    right.plot(distances, 100 * share, color=BLUE)
+    right.set(xlabel="sink − log-sum-exp of the scores", ylabel="% of the weight", title="what the keys get")
+    right.set_ylim(0, 104)
+    return figure
+
+
 def climb(
     names: Sequence[str], speeds: Sequence[float], reached: int, peers: Mapping[str, float], title: str = ""
 ) -> Figure:

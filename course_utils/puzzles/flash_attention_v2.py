@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from course_utils.costs import ceil_div
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part
 from course_utils.puzzles.cases import drawn
 from course_utils.puzzles.puzzle import Puzzle
 
 TENSOR_CORES = "03 FlashAttention-2, section 3, 'Step 2: tensor cores'"
 SWIZZLE = "03 FlashAttention-2, section 3, 'Step 3: swizzle'"
-OWNERS = "03 FlashAttention-2, training, section 11, 'Who owns what'"
+ADDED = "03 FlashAttention-2, section 5, 'What models add'"
 
 # ---------------------------------------------------------------------------------------------- a fragment's order
 
@@ -92,44 +96,107 @@ def _one_side(case: Case) -> Mapping[str, Tensor]:
     return {"out": case.inputs["in"][:, row, chunk ^ row % 8]}
 
 
-# ---------------------------------------------------------------------------------------------- the softmax's gradient
+# ---------------------------------------------------------------------------------------------- sinks
 
-KEYS = 32  # of a row, one for each lane
-
-
-def _rows(generator: torch.Generator, part: str, rows: int, spread: float = 1.0) -> Case:
-    S, dP = spread * torch.randn(rows, KEYS, generator=generator), torch.randn(rows, KEYS, generator=generator)
-    inputs = {"S": S, "dP": dP, "LSE": torch.logsumexp(S, dim=-1)}
-    launch = Launch("softmax_gradient", (rows,), (KEYS,), ("S", "dP", "LSE", "dS"))
-    right, plain = (
-        _gradient({name: x.to(dtype) for name, x in inputs.items()}) for dtype in (torch.double, torch.float)
-    )
-    outputs = {"dS": Output(right, same_dtype=plain, axes=("row", "key"))}
-    return Case(part, f"rows = {rows}", (launch,), inputs, outputs, must_be_clean=True)
+D, HEADS, THREADS = 16, 3, 64
+LOG2_E = math.log2(math.e)
 
 
-def _some_rows(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
-    return [_rows(generator, "one", 1), _rows(generator, "several", drawn(generator, 3, 6), spread=3.0)]
+def _with_sinks(generator: torch.Generator, part: str, queries: int, keys: int, sinks: Tensor) -> Case:
+    """One case. sinks: a logit for each head."""
+    Q, K, V = (torch.randn(HEADS, rows, D, generator=generator) for rows in (queries, keys, keys))
+    scale = np.float32(0.2 + 0.2 * torch.rand((), generator=generator).item())
+    inputs, facts = {"Q": Q, "K": K, "V": V, "sink_logits": sinks}, {"scale": float(scale)}
+    right, plain = (_attention_with_sinks(inputs, facts["scale"], dtype) for dtype in (torch.double, torch.float))
+    outputs = {
+        "O": Output(right[0], same_dtype=plain[0], axes=("head", "query", "column")),
+        "LSE": Output(right[1], kind="lse", axes=("head", "query")),
+    }
+    arguments = (*("Q", "K", "V", "sink_logits", "O", "LSE"), np.int32(queries), np.int32(keys), scale)
+    launch = Launch("sinks", (ceil_div(queries, THREADS), HEADS), (THREADS,), arguments, (f"-DD={D}",))
+    name = f"L_q = {queries}, L_k = {keys}, sinks = {', '.join(f'{sink:.1f}' for sink in sinks.tolist())}"
+    return Case(part, name, (launch,), inputs, outputs, facts, must_be_clean=True)
 
 
-def _gradient(of: Mapping[str, Tensor]) -> Tensor:
-    p = torch.exp(of["S"] - of["LSE"][:, None])
-    return p * (of["dP"] - (p * of["dP"]).sum(dim=-1, keepdim=True))
+def _some_sinks(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
+    """Sinks around the highest score; then so far above it that their weight overflows beside the old maximum, and so
+    far below that they have none."""
+    near = torch.tensor([0.5, 2.0, 5.0]) + torch.rand(HEADS, generator=generator)
+    far = torch.tensor([120.0, 1.0, -120.0]) + torch.rand(HEADS, generator=generator)
+    return [
+        _with_sinks(generator, "near", drawn(generator, 65, 70), drawn(generator, 5, 9), near),
+        _with_sinks(generator, "far", drawn(generator, 4, 9), drawn(generator, 3, 6), far),
+    ]
 
 
-def _delta(case: Case) -> Tensor:
-    p = torch.exp(case.inputs["S"] - case.inputs["LSE"][:, None])
-    return (p * case.inputs["dP"]).sum(dim=-1, keepdim=True)
+def _scores(inputs: Mapping[str, Tensor], scale: float, dtype: torch.dtype) -> Tensor:
+    return scale * inputs["Q"].to(dtype) @ inputs["K"].to(dtype).mT
 
 
-def _with_delta(delta: Callable[[Tensor, Tensor], Tensor | float]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of another Δ: delta(p, dP)."""
+def _attention_with_sinks(inputs: Mapping[str, Tensor], scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """O and LSE."""
+    scores = _scores(inputs, scale, dtype)
+    LSE = torch.logaddexp(torch.logsumexp(scores, dim=-1), inputs["sink_logits"].to(dtype)[:, None])
+    return torch.exp(scores - LSE[..., None]) @ inputs["V"].to(dtype), LSE
+
+
+@dataclass(frozen=True)
+class _End:
+    """What the rows have after their last key, in float64. m: the highest score, in powers of two, `[H, L_q, 1]`;
+    sums: l, as m; out: O before the division, `[H, L_q, D]`; sink: as m; V: `[H, L_k, D]`."""
+
+    m: Tensor
+    sums: Tensor
+    out: Tensor
+    sink: Tensor
+    V: Tensor
+
+    @property
+    def new_m(self) -> Tensor:
+        return torch.maximum(self.m, self.sink)
+
+    @property
+    def rescale(self) -> Tensor:
+        return torch.exp2(self.m - self.new_m)
+
+    @property
+    def weight(self) -> Tensor:
+        """Of the sink."""
+        return torch.exp2(self.sink - self.new_m)
+
+    @property
+    def new_sums(self) -> Tensor:
+        return self.sums * self.rescale + self.weight
+
+
+def _ending(end: Callable[[_End], tuple[Tensor, Tensor, Tensor]]) -> Callable[[Case], Mapping[str, Tensor]]:
+    """The mistake of another end: `end` returns m, l, and O before the division."""
 
     def simulate(case: Case) -> Mapping[str, Tensor]:
-        p, dP = torch.exp(case.inputs["S"] - case.inputs["LSE"][:, None]), case.inputs["dP"]
-        return {"dS": p * (dP - delta(p, dP))}
+        scores = _scores(case.inputs, case.facts["scale"], torch.double) * LOG2_E
+        sink, V = case.inputs["sink_logits"].double()[:, None, None] * LOG2_E, case.inputs["V"].double()
+        m = scores.amax(dim=-1, keepdim=True)
+        P = torch.exp2(scores - m)
+        m, sums, out = end(_End(m, P.sum(dim=-1, keepdim=True), P @ V, sink, V))
+        return {"O": out / sums, "LSE": ((m + torch.log2(sums)) / LOG2_E)[..., 0]}
 
     return simulate
+
+
+def _with_a_value(value: Callable[[_End], Tensor | float]) -> Callable[[Case], Mapping[str, Tensor]]:
+    """The mistake of giving the sink a value."""
+    return _ending(lambda x: (x.new_m, x.new_sums, x.out * x.rescale + x.weight * value(x)))
+
+
+def _in_base_e(x: _End) -> tuple[Tensor, Tensor, Tensor]:
+    x = replace(x, sink=x.sink / LOG2_E)
+    return x.new_m, x.new_sums, x.out * x.rescale
+
+
+def _without_new_maximum(x: _End) -> tuple[Tensor, Tensor, Tensor]:
+    """In float32 the sink's weight beside the old maximum is ∞ from 2^128 on."""
+    weight = torch.exp2(x.sink - x.m)
+    return x.m, x.sums + weight.masked_fill(weight >= 2.0**128, torch.inf), x.out
 
 
 PUZZLES = {
@@ -217,34 +284,83 @@ PUZZLES = {
         hint="Store in[e] in the tile, wait for the other threads, and load out[e] from the tile. Chunk c of row r has "
         "the same place both times: 8 · r + (c XOR (r modulo 8)).",
     ),
-    "softmax_gradient": Puzzle(
+    "sinks": Puzzle(
         Exercise(
-            id="03_flash_attention_v2/softmax_gradient",
-            title="The gradient of the softmax",
-            kernels=("softmax_gradient",),
-            parts=(Part("one", 1, "one row"), Part("several", 1, "several rows")),
-            cases=_some_rows,
+            id="03_flash_attention_v2/sinks",
+            title="A sink in the sum",
+            kernels=("sinks",),
+            parts=(Part("near", 1, "sinks near the scores"), Part("far", 1, "sinks far above and far below them")),
+            cases=_some_sinks,
             mistakes=(
                 Mistake(
-                    Diagnosis("Δ is left out", "dS is P ∘ (dP − Δ), not P ∘ dP.", OWNERS),
-                    _with_delta(lambda p, dP: 0.0),
+                    Diagnosis("the sink is left out", "l needs one more term, the sink's.", ADDED),
+                    _ending(lambda x: (x.m, x.sums, x.out)),
                 ),
                 Mistake(
-                    Diagnosis("Δ is this lane's share alone", "Δ is a sum over the row: over all lanes.", OWNERS),
-                    _with_delta(lambda p, dP: p * dP),
+                    Diagnosis(
+                        "the sink is not relative to the row's maximum",
+                        "All terms of l are relative to m: 2 to the power of a score less m.",
+                        ADDED,
+                    ),
+                    _ending(lambda x: (x.m, x.sums + torch.exp2(x.sink), x.out)),
+                ),
+                *(
+                    Mistake(
+                        Diagnosis(
+                            "the sink is in base e, the loop in base 2",
+                            "m and the scores count in powers of two: they hold a factor log2(e), and the sink does "
+                            "not yet.",
+                            ADDED,
+                        ),
+                        _ending(end),
+                    )
+                    for end in (
+                        _in_base_e,
+                        lambda x: (x.m, x.sums + torch.exp2(x.sink / LOG2_E - x.m), x.out),
+                        lambda x: (x.m, x.sums + torch.exp(x.sink / LOG2_E - x.m), x.out),
+                    )
+                ),
+                *(
+                    Mistake(
+                        Diagnosis("the sink is added to O", "It has no value: it belongs to l, the sum, alone.", ADDED),
+                        _with_a_value(value),
+                    )
+                    for value in (lambda x: 1.0, lambda x: x.V[:, :1], lambda x: x.V[:, -1:])
                 ),
                 Mistake(
-                    Diagnosis("Δ is the sum of dP, without the weights", "Δ is the sum of P ∘ dP.", OWNERS),
-                    _with_delta(lambda p, dP: dP.sum(dim=-1, keepdim=True)),
+                    Diagnosis("O is not rescaled", "Where m grows, O shrinks with l.", ADDED),
+                    _ending(lambda x: (x.new_m, x.new_sums, x.out)),
                 ),
                 Mistake(
-                    Diagnosis("the weight is missing before the bracket", "dS is P ∘ (dP − Δ), not dP − Δ.", OWNERS),
-                    lambda case: {"dS": case.inputs["dP"] - _delta(case)},
+                    Diagnosis("l is not rescaled", "Where m grows, l shrinks with O.", ADDED),
+                    _ending(lambda x: (x.new_m, x.sums + x.weight, x.out * x.rescale)),
+                ),
+                Mistake(
+                    Diagnosis("nothing is rescaled", "Where m grows, l and O shrink by the same factor.", ADDED),
+                    _ending(lambda x: (x.new_m, x.sums + x.weight, x.out)),
+                ),
+                Mistake(
+                    Diagnosis(
+                        "m stays the maximum of the keys",
+                        "l is relative to the new maximum, but the log-sum-exp still takes the old one.",
+                        ADDED,
+                    ),
+                    _ending(lambda x: (x.m, x.new_sums, x.out * x.rescale)),
+                ),
+                Mistake(
+                    Diagnosis(
+                        "a large sink overflows",
+                        "2 to the power of the sink less m is ∞ where the sink lies far above m. The larger of the two "
+                        "must be the new m.",
+                        ADDED,
+                    ),
+                    _ending(_without_new_maximum),
                 ),
             ),
         ),
-        lesson="Five shuffles give every lane the sum, without shared memory and without a barrier.",
-        hint="Each lane has one term of Δ. Five calls of __shfl_xor_sync, at distances 16, 8, 4, 2 and 1, give the sum "
-        "to all lanes.",
+        lesson="The weights of a row's keys now sum to less than 1: a head may look at nothing. The loop over the keys "
+        "is as it was, and the sink costs one exponential a row.",
+        hint="Treat the sink as one more key with the score sink · LOG2_E, in powers of two: a new maximum, a "
+        "rescale factor for l and O, one more term in l. It has no row of V.",
     ),
 }

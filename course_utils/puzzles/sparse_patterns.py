@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -14,10 +15,8 @@ from course_utils.puzzles.cases import attention, drawn
 from course_utils.puzzles.puzzle import Puzzle
 
 D, THREADS = 16, 32
-LONGEST = 1000  # no case has as many tokens
-EDGES = "04 Sparse patterns, section 2, 'Edges'"
 RANGES = "04 Sparse patterns, section 3, 'Ranges: tiles from arithmetic'"
-DILATED = "04 Sparse patterns, section 4, 'Dilated: sort, then window'"
+DOCUMENTS = "04 Sparse patterns, section 3, 'Documents: ends from two arrays'"
 
 
 def _case(
@@ -26,15 +25,17 @@ def _case(
     name: str,
     launch: Callable[[np.float32], Launch],
     visible: Tensor,
-    facts: Mapping[str, int],
+    facts: Mapping[str, object],
+    also: Mapping[str, Tensor] = MappingProxyType({}),
     **options: object,
 ) -> Case:
-    """One case. visible: the mask [L, L]. launch: takes the scale."""
-    Q, K, V = torch.randn(3, len(visible), D, generator=generator)
+    """One case. visible: the mask [L_q, L_k]. launch: takes the scale. also: the inputs beside Q, K and V."""
+    L_q, L_k = visible.shape
+    Q, K, V = (torch.randn(rows, D, generator=generator) for rows in (L_q, L_k, L_k))
     scale = np.float32(0.1 + 0.2 * torch.rand((), generator=generator).item())
     right = attention(Q.double(), K.double(), V.double(), float(scale), visible)
     output = Output(right, same_dtype=attention(Q, K, V, float(scale), visible), axes=("query", "column"))
-    inputs, facts = {"Q": Q, "K": K, "V": V}, {**facts, "scale": float(scale), "visible": visible}
+    inputs, facts = {"Q": Q, "K": K, "V": V, **also}, {**facts, "scale": float(scale), "visible": visible}
     return Case(part, name, (launch(scale),), inputs, {"O": output}, facts, must_be_clean=True, **options)
 
 
@@ -150,41 +151,79 @@ def _keys_for_tiles(case: Case) -> tuple[Tensor, Tensor]:
     return (i0 - case.facts["window"] + 1).clamp(min=0), i0 + case.facts["B_R"] - 1
 
 
-# ---------------------------------------------------------------------------------------------- residue classes
+# ---------------------------------------------------------------------------------------------- packed sequences
+
+BEHIND = 3  # rows of K and V behind the last sequence, as batches of one shape have them
 
 
-def _dilated(generator: torch.Generator, part: str, length: int, window: int, dilation: int) -> Case:
+def _packed(generator: torch.Generator, part: str, queries: Sequence[int], keys: Sequence[int]) -> Case:
+    """One case: sequence s has queries[s] queries and keys[s] keys."""
+    cu_seq_q, cu_seq_k = (torch.tensor((0, *lengths)).cumsum(0).to(torch.int32) for lengths in (queries, keys))
+
     def launch(scale: np.float32) -> Launch:
-        sizes = np.int32(length), np.int32(window), np.int32(dilation)
-        return Launch(
-            "residue", (ceil_div(length, THREADS),), (THREADS,), ("Q", "K", "V", "O", *sizes, scale), (f"-DD={D}",)
-        )
+        arguments = (*("Q", "K", "V", "O", "cu_seq_q", "cu_seq_k"), np.int32(len(queries)), scale)
+        return Launch("packed", (ceil_div(sum(queries), THREADS),), (THREADS,), arguments, (f"-DD={D}",))
 
-    facts = {"window": window, "dilation": dilation}
-    name = f"L = {length}, window = {window}, dilation = {dilation}"
-    return _case(generator, part, name, launch, _of_class(length, range(window), dilation), facts)
-
-
-def _of_class(length: int, numbers: range, dilation: int) -> Tensor:
-    """The mask of the keys i − n · dilation."""
-    back = _back(length)
-    return torch.isin(back, torch.tensor([n * dilation for n in numbers], dtype=back.dtype)) & (back >= 0)
+    facts = {"cu_seq_q": cu_seq_q, "cu_seq_k": cu_seq_k, "keys": sum(keys) + BEHIND}
+    visible = _between(facts["keys"], *_seen(facts))
+    name = f"{_in_words(queries)} queries, {_in_words(keys)} keys"
+    return _case(generator, part, name, launch, visible, facts, also={"cu_seq_q": cu_seq_q, "cu_seq_k": cu_seq_k})
 
 
-def _dilations(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
-    dilation, window = drawn(generator, 3, 5), drawn(generator, 6, 9)
+def _in_words(numbers: Sequence[int]) -> str:
+    return " + ".join(map(str, numbers))
+
+
+def _packings(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
+    """Whole texts, one of which is empty; then new queries of texts that have keys before them."""
+    texts = [drawn(generator, 9, 17), drawn(generator, 18, 30), 0, drawn(generator, 5, 8)]
+    new = [drawn(generator, 3, 6), 1, drawn(generator, 8, 12)]
+    past = [drawn(generator, 10, 14), drawn(generator, 15, 19), drawn(generator, 3, 6)]
     return [
-        _dilated(generator, "values", window * dilation + drawn(generator, 30, 50), window, dilation),
-        _dilated(generator, "any", drawn(generator, 40, 60), drawn(generator, 9, 16), 1),
-        _dilated(generator, "any", drawn(generator, 33, 40), 64, drawn(generator, 2, 3)),
+        _packed(generator, "texts", texts, texts),
+        _packed(generator, "past", new, [a + b for a, b in zip(new, past, strict=True)]),
     ]
 
 
-def _with_keys(keys: Callable[[int, int], tuple[range, int]]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of other keys: `keys` takes window and dilation, and returns the numbers n and the dilation."""
-    return lambda case: _seeing(
-        case, _of_class(len(case.facts["visible"]), *keys(case.facts["window"], case.facts["dilation"]))
-    )
+def _sequence_of(cu_seq: Tensor) -> Tensor:
+    """The sequence of each row."""
+    return torch.repeat_interleave(torch.arange(len(cu_seq) - 1), cu_seq.diff())
+
+
+def _seen(facts: Mapping[str, Tensor], late: bool = False) -> tuple[Tensor, Tensor]:
+    """The first key of each query, and the one behind its last. late: the first query of each sequence is counted to
+    the sequence before it."""
+    cu_seq_q, cu_seq_k = facts["cu_seq_q"].long(), facts["cu_seq_k"].long()
+    s, i = _sequence_of(cu_seq_q), torch.arange(cu_seq_q[-1])
+    if late:
+        s = s[(i - 1).clamp(min=0)]
+    return cu_seq_k[s], cu_seq_k[s + 1] - (cu_seq_q[s + 1] - 1 - i)
+
+
+def _between(keys: int, first: Tensor, end: Tensor) -> Tensor:
+    """The mask in which each query sees the keys from `first` to `end` − 1, [queries, keys]."""
+    return (torch.arange(keys) >= first[:, None]) & (torch.arange(keys) < end[:, None])
+
+
+def _with_ends(
+    ends: Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[Tensor, Tensor]],
+) -> Callable[[Case], Mapping[str, Tensor]]:
+    """The mistake of other ends: `ends` takes the facts and the right ones."""
+    return lambda case: _seeing(case, _between(case.facts["keys"], *ends(case.facts, *_seen(case.facts))))
+
+
+def _own_position(facts: Mapping[str, Tensor]) -> Tensor:
+    """Of each query among the queries of its sequence."""
+    cu_seq_q = facts["cu_seq_q"].long()
+    return torch.arange(cu_seq_q[-1]) - cu_seq_q[_sequence_of(cu_seq_q)]
+
+
+def _to_the_end(facts: Mapping[str, Tensor], first: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    return first, facts["cu_seq_k"].long()[_sequence_of(facts["cu_seq_q"]) + 1]
+
+
+def _by_rows_of_queries(facts: Mapping[str, Tensor], first: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    return facts["cu_seq_q"].long()[_sequence_of(facts["cu_seq_q"])], torch.arange(len(first)) + 1
 
 
 PUZZLES = {
@@ -252,48 +291,80 @@ PUZZLES = {
         "sees? Each lies in the tile with the number key / B_C. The first queries have fewer than `window` keys "
         "before them, and the last block may have fewer than B_R queries.",
     ),
-    "residue": Puzzle(
+    "packed": Puzzle(
         Exercise(
-            id="04_sparse_patterns/residue",
-            title="The keys of a residue class",
-            kernels=("residue",),
-            parts=(Part("values", 1, "every few keys"), Part("any", 1, "dilation 1, and windows longer than L")),
-            cases=_dilations,
+            id="04_sparse_patterns/packed",
+            title="Whose key is it",
+            kernels=("packed",),
+            parts=(Part("texts", 1, "whole texts"), Part("past", 1, "more keys than queries")),
+            cases=_packings,
             mistakes=(
                 Mistake(
-                    Diagnosis("the dilation is ignored", "Key n is i − n · dilation.", DILATED),
-                    _with_keys(lambda window, dilation: (range(window), 1)),
+                    Diagnosis(
+                        "a query sees the sequences before its own",
+                        "Its keys begin with the first key of its own sequence, cu_seq_k[s].",
+                        DOCUMENTS,
+                    ),
+                    _with_ends(lambda facts, first, end: (torch.zeros_like(first), end)),
                 ),
                 Mistake(
                     Diagnosis(
-                        "the window is counted in positions",
-                        "A query sees `window` keys, spread over window · dilation positions.",
-                        DILATED,
+                        "a query sees its whole sequence",
+                        "Only the last query of a sequence does: attention is causal.",
+                        DOCUMENTS,
                     ),
-                    _with_keys(lambda window, dilation: (range(ceil_div(window, dilation)), dilation)),
+                    _with_ends(_to_the_end),
                 ),
                 Mistake(
-                    Diagnosis("the window has no end", "A query sees `window` keys, its own among them.", EDGES),
-                    _with_keys(lambda window, dilation: (range(LONGEST), dilation)),
+                    Diagnosis(
+                        "the rows of the queries are taken for rows of keys",
+                        "A sequence may have more keys than queries: its keys begin at cu_seq_k[s].",
+                        DOCUMENTS,
+                    ),
+                    _with_ends(_by_rows_of_queries),
                 ),
                 Mistake(
-                    Diagnosis("a query sees one key too many", "The window counts the query's own key.", EDGES),
-                    _with_keys(lambda window, dilation: (range(window + 1), dilation)),
+                    Diagnosis(
+                        "the last key is found by the position in the batch",
+                        "Row i of the batch is position i − cu_seq_q[s] among the queries of its sequence.",
+                        DOCUMENTS,
+                    ),
+                    _with_ends(lambda facts, first, end: (first, torch.arange(len(first)) + 1)),
                 ),
                 Mistake(
-                    Diagnosis("a query does not see its own key", "Key 0 of query i is i.", EDGES),
-                    _with_keys(lambda window, dilation: (range(1, window), dilation)),
+                    Diagnosis(
+                        "queries are counted from the first key",
+                        "The queries are the last positions of their sequence: its last query sees its last key.",
+                        DOCUMENTS,
+                    ),
+                    _with_ends(lambda facts, first, end: (first, first + _own_position(facts) + 1)),
                 ),
                 Mistake(
-                    Diagnosis("a query does not see its own key", "Key 0 of query i is i.", EDGES),
-                    _with_keys(lambda window, dilation: (range(1, window + 1), dilation)),
+                    Diagnosis(
+                        "a query sees one key too many",
+                        "The last query of a sequence sees its neighbour's first key then.",
+                        DOCUMENTS,
+                    ),
+                    _with_ends(lambda facts, first, end: (first, end + 1)),
+                ),
+                Mistake(
+                    Diagnosis("a query does not see its own key", "Key `end` itself is not seen.", DOCUMENTS),
+                    _with_ends(lambda facts, first, end: (first, end - 1)),
+                ),
+                Mistake(
+                    Diagnosis(
+                        "a sequence's first query is counted to its neighbour",
+                        "Row cu_seq_q[s + 1] is no longer sequence s.",
+                        DOCUMENTS,
+                    ),
+                    _with_ends(lambda facts, first, end: _seen(facts, late=True)),
                 ),
             ),
-            findings={"memcheck": Diagnosis("a key before the first one is read", read_again=EDGES)},
+            findings={"memcheck": Diagnosis("a row is read that the batch does not have", read_again=DOCUMENTS)},
         ),
-        lesson="Every key of the window has the query's residue modulo the dilation. Sorted by residue these keys "
-        "are neighbours, and a plain window remains.",
-        hint="Write a loop over n from 0: key n lies n · dilation positions before the query. The loop ends after "
-        "`window` keys, or when the next key would lie before position 0.",
+        lesson="Each row sees a range of keys, whatever the lengths, and nothing is padded. The kernel with tiles "
+        "takes the same two numbers for each row from two arrays.",
+        hint="First find the sequence s whose rows hold i: the first one with i < cu_seq_q[s + 1]. Its keys begin at "
+        "cu_seq_k[s]. Its last query sees all of them, the query before that all but one, and so on.",
     ),
 }

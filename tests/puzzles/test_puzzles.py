@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # Of each puzzle: lines that a learner might write, and how many parts are right then, with the name of what is not.
 SUM_UP = "for (int step = 16; step > 0; step /= 2) l += __shfl_xor_sync(0xffffffff, l, step);\n"
 EACH = "for (int j = lane; j < L_k; j += 32) "
-ADD_LANES = "for (int step = 16; step > 0; step /= 2) delta += __shfl_xor_sync(0xffffffff, delta, step);\n"
+SINK = "const float m_new = fmaxf(m, sink * LOG2_E), rescale = exp2f(m - m_new);\n"
+OWN = "int s = 0;\nwhile (i >= cu_seq_q[s + 1]) s++;\n"
 RING = "const int b = t % BUFFERS, parity = t / BUFFERS % 2;\n"
 OUT_OF_TURN = "a tile is read before its bytes have come, or after its place was given back"
 WRONG = {
@@ -201,11 +202,35 @@ WRONG = {
         ),
         "out[e] = in[8 * out_row + out_chunk];": (1, "nothing goes through shared memory"),
     },
-    "03_flash_attention_v2/softmax_gradient": {
-        "dS[e] = p * dP[e];": (0, "Δ is left out"),
-        "dS[e] = p * (dP[e] - p * dP[e]);": (0, "Δ is this lane's share alone"),
-        f"float delta = dP[e];\n{ADD_LANES}dS[e] = p * (dP[e] - delta);": (0, "without the weights"),
-        f"float delta = p * dP[e];\n{ADD_LANES}dS[e] = dP[e] - delta;": (0, "the weight is missing"),
+    "03_flash_attention_v2/sinks": {
+        "l += exp2f(sink * LOG2_E);": (0, "the sink is not relative to the row's maximum"),
+        "l += exp2f(sink - m);": (0, "the sink is in base e, the loop in base 2"),
+        "l += expf(sink - m);": (0, "the sink is in base e, the loop in base 2"),
+        f"{SINK}m = m_new, l = l * rescale + exp2f(sink * LOG2_E - m_new);": (0, "O is not rescaled"),
+        f"{SINK}m = m_new, l = l * rescale + exp2f(sink * LOG2_E - m_new);\n"
+        "for (int c = 0; c < D; c++) O_i[c] = O_i[c] * rescale + exp2f(sink * LOG2_E - m_new);": (
+            0,
+            "the sink is added to O",
+        ),
+        f"{SINK}m = m_new, l = l * rescale + exp2f(sink * LOG2_E - m_new);\n"
+        "for (int c = 0; c < D; c++) O_i[c] = O_i[c] * rescale + exp2f(sink * LOG2_E - m_new) * V[c];": (
+            0,
+            "the sink is added to O",
+        ),
+        f"{SINK}m = m_new, l += exp2f(sink * LOG2_E - m_new);\nfor (int c = 0; c < D; c++) O_i[c] *= rescale;": (
+            0,
+            "l is not rescaled",
+        ),
+        "const float m_new = fmaxf(m, sink * LOG2_E);\nm = m_new, l += exp2f(sink * LOG2_E - m_new);": (
+            0,
+            "nothing is rescaled",
+        ),
+        f"{SINK}l = l * rescale + exp2f(sink * LOG2_E - m_new);\nfor (int c = 0; c < D; c++) O_i[c] *= rescale;": (
+            0,
+            "m stays the maximum of the keys",
+        ),
+        "l += exp2f(sink * LOG2_E - m);": (1, "a large sink overflows"),
+        "l += 0 * sink;": (0, "the sink is left out"),
     },
     "04_sparse_patterns/skip_tile": {
         "first = max(0, i0 - window + 1) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C - 1;": (
@@ -224,19 +249,30 @@ WRONG = {
             "a tile before the first one is loaded",
         ),
     },
-    "04_sparse_patterns/residue": {
-        "for (int n = 0; n < window && n <= i; n++)\nsee(row, Q + i * D, K + (i - n) * D, V + (i - n) * D, scale);": (
+    "04_sparse_patterns/packed": {
+        f"{OWN}first = cu_seq_k[s];\nend = cu_seq_k[s + 1] - (cu_seq_q[s + 1] - i) + 2;": (
             0,
-            "the dilation is ignored",
+            "a query sees one key too many",
         ),
-        "for (int j = i; j >= 0 && j > i - window; j -= dilation)\nsee(row, Q + i * D, K + j * D, V + j * D, scale);": (
+        f"{OWN}end = cu_seq_k[s + 1] - (cu_seq_q[s + 1] - 1 - i);": (0, "a query sees the sequences before its own"),
+        f"{OWN}first = cu_seq_k[s];\nend = cu_seq_k[s + 1];": (0, "a query sees its whole sequence"),
+        f"{OWN}first = cu_seq_k[s];\nend = i + 1;": (1, "the last key is found by the position in the batch"),
+        f"{OWN}first = cu_seq_q[s];\nend = i + 1;": (1, "the rows of the queries are taken for rows of keys"),
+        f"{OWN}first = cu_seq_k[s];\nend = first + i - cu_seq_q[s] + 1;": (
             1,
-            "the window is counted in positions",  # which is right where it holds all keys
+            "queries are counted from the first key",
         ),
-        "for (int j = i; j >= 0 && j >= i - window * dilation; j -= dilation)\n"
-        "see(row, Q + i * D, K + j * D, V + j * D, scale);": (0, "a query sees one key too many"),
-        "for (int n = 0; n < window; n++)\nsee(row, Q + i * D, K + (i - n * dilation) * D, "
-        "V + (i - n * dilation) * D, scale);": (0, "a key before the first one is read"),
+        f"{OWN}first = cu_seq_k[s];\nend = cu_seq_k[s + 1] - (cu_seq_q[s + 1] - i);": (
+            0,
+            "a query does not see its own key",
+        ),
+        "int s = 0;\nwhile (i > cu_seq_q[s + 1]) s++;\nfirst = cu_seq_k[s];\n"
+        "end = cu_seq_k[s + 1] - (cu_seq_q[s + 1] - 1 - i);": (
+            0,
+            "a sequence's first query is counted to its neighbour",
+        ),
+        "for (int s = 0; s < n; s++) if (cu_seq_q[s] <= i && i < cu_seq_q[s + 1])\n"
+        "first = cu_seq_k[s], end = 2 * cu_seq_k[s + 1];": (0, "a row is read that the batch does not have"),
     },
     "05_deepseek_sparse/relu_before_sum": {
         "float sum = 0;\nfor (int j = 0; j < H; j++) sum += w[j] * dot(q + j * d, k, d);\n"

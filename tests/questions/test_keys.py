@@ -194,12 +194,6 @@ def share_of_the_peak(asked):
 # ---------------------------------------------------------------------------------------------- 03
 
 
-def flop_per_byte(asked):
-    heads, queries, keys, d = numbers(asked.prompt, r"(\d+) heads, L_q = ([\d,]+), L_k = ([\d,]+), d = (\d+)")
-    q, k, s = tensor(heads, queries, d), tensor(heads, keys, d), tensor(heads, queries, keys)
-    return [(flops(torch.bmm, q, k.mT) + flops(torch.bmm, s, k)) / size(q, k, k, q)]
-
-
 def wavefronts_of_a_matrix(asked):
     counted = []
     for row in asked.rows:
@@ -314,14 +308,6 @@ def index_score_by_hand(asked):
         if dot > 0:
             score += dot * weight
     return [score]
-
-
-def scale_of_a_vector(asked):
-    (largest,) = numbers(asked.prompt, r"in a vector is ([\d.]+)")
-    exponent = -30
-    while largest / 2.0**exponent > torch.finfo(torch.float8_e4m3fn).max:
-        exponent += 1
-    return [largest / 2.0**exponent]
 
 
 def indexer_and_core(text, keys, chosen):
@@ -450,7 +436,6 @@ COUNTS = {
     "02_flash_attention_minimal/bytes_of_both_orders": bytes_of_both_orders,
     "02_flash_attention_minimal/shared_memory_of_the_tiles": shared_memory_of_the_tiles,
     "02_flash_attention_minimal/share_of_the_peak": share_of_the_peak,
-    "03_flash_attention_v2/flop_per_byte": flop_per_byte,
     "03_flash_attention_v2/wavefronts_of_a_matrix": wavefronts_of_a_matrix,
     "03_flash_attention_v2/registers_for_s_and_o": registers_for_s_and_o,
     "03_flash_attention_v2/warps_that_fit": warps_that_fit,
@@ -459,7 +444,6 @@ COUNTS = {
     "04_sparse_patterns/bytes_of_block_lists": bytes_of_block_lists,
     "05_deepseek_sparse/three_caches": three_caches,
     "05_deepseek_sparse/index_score_by_hand": index_score_by_hand,
-    "05_deepseek_sparse/scale_of_a_vector": scale_of_a_vector,
     "05_deepseek_sparse/last_token": last_token,
     "06_serving/bytes_of_a_step": bytes_of_a_step,
     "06_serving/pages_of_a_batch": pages_of_a_batch,

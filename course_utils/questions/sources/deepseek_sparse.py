@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from random import Random
 
 import torch
 
 from course_utils import costs, measured, reference
-from course_utils.operators import quantize_e4m3
 from course_utils.questions.question import (
     Aggregate,
     Choice,
@@ -136,31 +134,6 @@ def index_score_by_hand(draw: Random) -> Number:
             ),
         ),
         read_again="4 The lightning indexer",
-    )
-
-
-def scale_of_a_vector(draw: Random) -> Number:
-    """The scale of a vector"""
-    largest = draw.choice([3.2, 9.6, 12.8, 27.2, 41.6])
-    exponent = round(math.log2(quantize_e4m3(torch.tensor([largest]))[1]))
-    return Number(
-        f"The largest absolute value in a vector is {largest}. Its scale is the smallest power of two that brings it, "
-        f"divided by the scale, to at most {E4M3_MAX:.0f}. As what number does it go into E4M3, before it is rounded?",
-        Figure(
-            largest / 2.0**exponent,
-            "",
-            f"{largest} / 448 lies between 2^{exponent - 1} and 2^{exponent}; the scale is rounded up to 2^{exponent}. "
-            f"{largest} · 2^{-exponent} lies between 224 and 448.",
-            tolerance=0.005,
-            mistakes=(
-                Mistake(largest / 2.0 ** (exponent - 1), "The scale was rounded down: 448 is the end."),
-                Mistake(
-                    E4M3_MAX,
-                    "That scale is max|x| / 448 itself, no power of two: scaling would round, too.",
-                ),
-            ),
-        ),
-        read_again="E4M3",
     )
 
 
@@ -391,7 +364,6 @@ QUESTIONS = (
     three_caches,
     absorption,
     index_score_by_hand,
-    scale_of_a_vector,
     test_of_top_k,
     tiles_without_neighbours,
     last_token,

@@ -23,36 +23,6 @@ REGISTER = 4  # bytes
 MOST_REGISTERS = 255  # of a thread (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")
 
 
-def flop_per_byte(draw: Random) -> Question:
-    """FLOP per byte of attention"""
-    queries, heads, d = draw.choice((512, 1024, 4096)), draw.choice((12, 16, 32)), draw.choice((64, 128))
-    keys = queries * draw.choice((2, 3, 4))
-    flops = costs.attention_flops(1, heads, queries, keys, d)
-    least = costs.least_bytes(1, heads, queries, keys, d, element_bytes=2)
-    without_output = least - heads * queries * d * 2
-    return Number(
-        prompt=(
-            f"Cross-attention in fp16, forward: {heads} heads, L_q = {queries:,}, L_k = {keys:,}, d = {d}, no mask. "
-            "The kernel reads Q, K and V once from HBM and writes O once. How many FLOP does it do for each byte? A "
-            "multiply-add is 2 FLOP; the softmax is not counted."
-        ),
-        figure=Figure(
-            costs.arithmetic_intensity(flops, least),
-            "FLOP per byte",
-            "4 · L_q · L_k · d FLOP over (2 · L_q + 2 · L_k) · d · 2 bytes per head: L_q · L_k / (L_q + L_k) = "
-            f"{flops / least:.1f}. Heads and d cancel.",
-            0.01,
-            (
-                Mistake(flops / 2 / least, "A multiply-add is two operations."),
-                Mistake(flops / (least / 2), "That counts elements. An fp16 number takes two bytes."),
-                Mistake(flops / without_output, "O is written as well."),
-                Mistake(queries / 2, "L / 2 holds for as many keys as queries. Here there are more keys."),
-            ),
-        ),
-        read_again="1 Why: most of the GPU is idle",
-    )
-
-
 def registers_for_s_and_o(draw: Random) -> Question:
     """Registers of S and O"""
     queries, columns, d = draw.choice((16, 32)), draw.choice((64, 128)), draw.choice((64, 128))
@@ -242,7 +212,6 @@ def warps_that_fit(draw: Random) -> Question:
 
 
 QUESTIONS: tuple[Source, ...] = (
-    flop_per_byte,
     wavefronts_of_a_matrix,
     whose_copies,
     why_p_stays,
