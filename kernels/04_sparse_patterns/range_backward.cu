@@ -194,9 +194,8 @@ differentiate_rows(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
 
     // Both ends of what a row sees only grow with the row: first and last row decide.
     const Keys top = keys_in(i0), bottom = keys_in(i0 + QUERIES - 1);
-    auto from = [=](int j0) {   // the first tile from j0 on that some row may see
-        return j0 < sinks ? j0 : max(j0, top.start / KEY_TILE * KEY_TILE);
-    };
+    // Where a tile begins that comes from j0 on: behind the sinks no row sees a key before top.start.
+    auto from = [=](int j0) { return j0 < sinks ? j0 : max(j0, top.start); };
     auto start_copies = [&](int j0, int place) {
         const long long at = (long long)j0 * pitch;
         if (j0 < bottom.end) load_keys_async(tile, place, K + at, V + at, of.keys - j0, pitch);
