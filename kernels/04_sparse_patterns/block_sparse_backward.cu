@@ -14,14 +14,14 @@
 // With DQ_PASS=1 no block adds to dQ_sum, and the file also holds block_sparse_dq: dQ in a pass of its
 // own, over the lists of block_sparse.cu in their order, the same bits in every run.
 //
-// grid   block_sparse_dk_dv, capped_dk_dv (items · heads, H / group / heads, B); `heads` divides H / group
+// grid   block_sparse_dk_dv, capped_dk_dv (items · heads, H / group / heads, B)
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
 //        block_sparse_dq (ceil(L_q / (16 · WARPS)), H, B)
 // block  THREADS = 32 · WARPS
 // layout Q, dO [B, H, L_q, D]  K, V, dK, dV [B, H / group, L_k, D], 16-bit
 //        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first; dQ as Q;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
-//        items, parts, split: key_columns.cuh, with B_C = WARPS · KEYS
+//        items, parts, split: key_columns.cuh, with B_C = WARPS · KEYS; `heads` divides H / group
 //        rows, bits_index [entries]  bits [partial blocks, BLOCK, BLOCK / 32]; all heads share them
 //        row_starts [block rows + 1], indices and bits_index [entries]: the lists by rows
 // shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic

@@ -29,7 +29,7 @@
 //        items, parts, split: key_columns.cuh, with B_C = WARPS · KEYS; of tile n of class c the
 //        number is c + dilation · n
 // shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
-//        range_dq, table_dq 64·WARPS·D + 8·KEY_TILE·D bytes, dynamic; KEY_TILE 64, or 32 with D = 256
+//        range_dq, table_dq 64·WARPS·D + 8·KEY_TILE·D bytes, dynamic; KEY_TILE 64, with D = 256 32
 // limits scale > 0; left, right <= 2^30, which means no end; 1 <= step <= 2^29; dilation at most
 //        max(L_q, L_k); sinks only with dilation 1 and step 1, columns are split only with
 //        dilation 1; DILATED=0 takes dilation 1 only; B · H · L_q < 2^31; D 64 or 128, with

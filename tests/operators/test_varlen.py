@@ -80,7 +80,12 @@ def test_each_sequence_is_as_if_it_were_alone(ends, mask, device):
 @pytest.mark.parametrize(
     ("ends", "mask"), [("unequal", "causal"), ("more queries than keys", "window"), ("one", "all")]
 )
-def test_each_is_in_a_second_pass_too(ends, mask, device):
+@pytest.mark.parametrize("is_hopper", [False, True])
+def test_each_is_in_a_second_pass_too(ends, mask, is_hopper, device, monkeypatch):
+    """On a Hopper GPU, too, where only the forward pass is by its kernels."""
+    if device.type == "cpu":
+        for room in (varlen, sparse_launch):
+            monkeypatch.setattr(room, "takes_wgmma", lambda _: is_hopper)
     options = {"sinks": torch.linspace(-3, 4, 4, device=device), "softcap": 5.0} if mask == "causal" else {}
     inputs, cu_seq, grad_out = inputs_of(ENDS[ends], d=128 if mask == "all" else 64, device=device)
     with told_to_be_deterministic():
