@@ -264,12 +264,13 @@ def _documents(file: str) -> Launch:
     lists = pattern.block_lists(150)
     items = sparse_work.work_items(lists, 1).items
     no_parts = torch.zeros(0), torch.zeros(0)
+    of_softmax = lists.indptr, np.float32(0), torch.zeros(0)  # neither a softcap nor sinks
     return SparseLaunch(
         source=f"{SPARSE}/{file}.cu",
         kernel="block_sparse_forward",
         grid=(len(items), 1, 1),
         block=(tile.threads,),
-        args=(*tensors, items, lists.indices, lists.bits_index, lists.bits, *no_parts, *scalars),
+        args=(*tensors, items, lists.indices, lists.bits_index, lists.bits, *no_parts, *scalars, *of_softmax),
         options=(*tile.options, "-DBF16=0"),
         shared_mem=tile.shared_bytes,
         inputs=tensors[:3],
@@ -449,10 +450,11 @@ def attention_reports(launch: Launch, results: list[Tensor]) -> list[ErrorReport
     if isinstance(launch, KnownLaunch):
         return [error_report(results[place].cpu(), right) for place, right in launch.expected.items()]
     query, key, value, out, lse = (tensor.cpu() for tensor in results[:5])
-    options = {"is_causal": bool(launch.args[-1])}
     if isinstance(launch, SparseLaunch):
         query, key, value = launch.inputs
         options = {"attn_mask": launch.attn_mask}
+    else:
+        options = {"is_causal": bool(launch.args[-1])}
     expected, expected_lse = reference.attention(query, key, value, **options, return_lse=True)
     same_dtype = reference.torch_attention(query, key, value, **options)
     return [error_report(out, expected, same_dtype), lse_report(lse, expected_lse)]

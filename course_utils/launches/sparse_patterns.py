@@ -86,7 +86,8 @@ def _kernels(
     parts = torch.zeros(2, 1, heads, lists.block, head_dim)
     tile = sparse_launch.BLOCK_TILES[head_dim, lists.block][0]
     of_lists = torch.tensor(items, dtype=torch.int32), lists.indices, lists.bits_index, lists.bits
-    args = query, key, value, out, row, *of_lists, parts, parts[..., 0].contiguous(), *scalars
+    of_softmax = lists.indptr, np.float32(0), torch.zeros(0)  # neither a softcap nor sinks
+    args = query, key, value, out, row, *of_lists, parts, parts[..., 0].contiguous(), *scalars, *of_softmax
     name = "block_sparse_forward"
     add("", "block_sparse", name, (len(items), heads), tile.threads, args, tile.options, tile.shared_bytes)
     args = parts, parts[..., 0].contiguous(), torch.tensor([(0, 0, 2, 0)], dtype=torch.int32), out, row, scalars[0]

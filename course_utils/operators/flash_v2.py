@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.arguments import flag
-from course_utils.costs import ceil_div
-from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
+from course_utils.cuda import RawModule
 from course_utils.operators.attention import Attention, Backward, Call
 from course_utils.operators.prepare import fitting
 from course_utils.operators.tensor_core import (
@@ -23,9 +20,10 @@ from course_utils.operators.tensor_core import (
     HEAD_DIMS,
     PACKED_TILES,
     ReadyBackward,
+    TwoPasses,
     dense_dk_dv,
+    dense_dq,
     dense_forward,
-    kernel,
     module,
     ready_backward,
     row_delta,
@@ -100,39 +98,11 @@ def _backward(call: Call, is_causal: bool) -> Backward:
 
 
 @functools.lru_cache(maxsize=1024)
-def ready_backward_of(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward | _TwoPasses:
+def ready_backward_of(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward | TwoPasses:
     """The launches of a backward pass."""
     if not deterministic:
         return ready_backward(call, dense_dk_dv(call, is_causal))
-    batch, heads, query_length, head_dim = call.query_shape
-    tile = fitting(BACKWARD_TILES[head_dim], call.device)
-    dq = ReadyLaunch(
-        kernel(BACKWARD, tile.options, call.dtype, "backward_dq"),
-        (ceil_div(query_length, tile.dq_rows), heads, batch),
-        (tile.threads,),
-        (*7 * (LAID_OUT,), *call.scalars, np.int32(is_causal)),
-        tile.dq_shared_bytes,
-    )
-    return _TwoPasses(row_delta(call), dense_dk_dv(call, is_causal, adds_dq=False), dq)
-
-
-class _TwoPasses(NamedTuple):
-    """The launches of a backward pass without atomics: dQ has a pass of its own. Called as a `ReadyBackward`."""
-
-    delta: ReadyLaunch
-    dk_dv: ReadyLaunch
-    dq: ReadyLaunch
-
-    def __call__(
-        self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        delta, grad_query, grad_key, grad_value = map(torch.empty_like, (lse, query, key, value))
-        self.delta(out, grad_out, delta)
-        inputs = query, key, value, grad_out, lse, delta
-        # It needs no sums of dQ; delta stands for them where the kernel takes a pointer.
-        self.dk_dv(*inputs, delta, grad_key, grad_value)
-        self.dq(*inputs, grad_query)
-        return grad_query, grad_key, grad_value
+    return TwoPasses(row_delta(call), dense_dk_dv(call, is_causal, adds_dq=False), dense_dq(call, is_causal))
 
 
 _attention = Attention(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from course_utils.operators.attention import Attention, Backward, Call, Forward
 from course_utils.operators.library import needs_gradient
-from course_utils.operators.prepare import autocast, check_inputs, not_deterministic
+from course_utils.operators.prepare import autocast, check_inputs
 from course_utils.operators.sparse_choice import check_pattern
 from course_utils.operators.sparse_launch import CsrMask, ListMask, Mask, backward_of, mask_of
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, WIDE, row_delta, takes_wgmma
@@ -58,7 +58,7 @@ def sparse_attention(
         sinks: float32 `[H]`, differentiable: a logit for each query head in the sum of a row's exponentials, without a
             value (gpt-oss, arXiv 2508.10925).
         softcap: cap · tanh(S / cap) in place of the scaled scores S, before the mask (Gemma 2, arXiv 2408.00118); from
-            10^-3 to 10^4. Sinks and a softcap need rows that are ranges of keys.
+            10^-3 to 10^4.
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
@@ -71,10 +71,12 @@ def sparse_attention(
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
-        NotImplementedError: sinks, a softcap or d above 128 where rows are not ranges of keys.
-        RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`, unless the rows are
-            ranges without dilation and the GPU is a Hopper, where blocks then take turns: elsewhere they add their
-            shares of dQ by atomics, in no fixed order.
+        NotImplementedError: d above 128 where rows are not ranges of keys.
+
+    Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys and add their shares of
+    dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` it does, too. Where the rows
+    are ranges without dilation and the GPU is a Hopper, blocks then take turns; elsewhere dQ comes from a second pass,
+    in which blocks work on tiles of queries, and two of the five matrix products are done again.
 
     Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out; see
     `flash_attention_v2`.
@@ -199,13 +201,11 @@ def forward_under(owner: Pattern | _MaskOfCall, call: Call, differentiable: bool
 
 
 def backward_under(owner: Pattern | _MaskOfCall, call: Call) -> Backward:
-    """The launches of a backward pass; an error or a warning where that is told to be deterministic and is not."""
-    in_turns = torch.are_deterministic_algorithms_enabled()
-    direction = "backward in turns" if in_turns else "backward"
-    backward, is_deterministic = _ready(owner, call, True, lambda mask: backward_of(mask, call, in_turns), direction)
-    if not is_deterministic:
-        not_deterministic("sparse_attention", "dQ")
-    return backward
+    """The launches of a backward pass; with torch.use_deterministic_algorithms, one that gives the same bits in every
+    run."""
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    direction = "deterministic backward" if deterministic else "backward"
+    return _ready(owner, call, True, lambda mask: backward_of(mask, call, deterministic), direction)
 
 
 def _ready(

@@ -28,12 +28,16 @@ from course_utils.operators.tensor_core import (
     BackwardTile,
     DkDv,
     ForwardTile,
+    TwoPasses,
+    by_queries,
     defines,
     dense_dk_dv,
+    dense_dq,
     dense_forward,
     kernel,
     module,
     ready_backward,
+    row_delta,
     takes_wgmma,
 )
 from course_utils.patterns import BlockLists, Pattern, Ranges, RowRanges
@@ -119,8 +123,11 @@ class DenseMask(NamedTuple):
         as_ranges = Ranges(left=0, right=self.length, step=self.length)
         return sparse_hopper.blocks_forward(blocks) or sparse_hopper.range_forward(call, as_ranges)
 
-    def dk_dv(self, call: Call) -> DkDv:
-        return dense_dk_dv(self.of_blocks(call), False)
+    def dk_dv(self, call: Call, adds_dq: bool) -> DkDv:
+        return dense_dk_dv(self.of_blocks(call), False, adds_dq=adds_dq)
+
+    def dq(self, call: Call) -> ReadyLaunch:
+        return dense_dq(self.of_blocks(call), False)
 
     def of_blocks(self, call: Call) -> Call:
         """The call whose sequences are the blocks."""
@@ -139,13 +146,16 @@ class RowMask(NamedTuple):
     def forward(self, call: Call) -> Forward:
         return table_launch(call, self.rows)
 
-    def dk_dv(self, call: Call) -> DkDv:
+    def dk_dv(self, call: Call, adds_dq: bool) -> DkDv:
         tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
         by_key = self.rows.by_key(call.key_shape[2])
         starts, ends = by_key.of_tiles(tile.block_cols)
         columns = columns_of(torch.arange(len(starts)), starts, ends, tile, call.query_shape, call.key_shape)
-        files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1", *call.softcap_option), call.dtype)
-        return by_columns(files, "table_dk_dv", tile, columns, call, (*by_key, np.float32(call.softcap)))
+        more = *by_key, np.float32(call.softcap)
+        return by_columns(table_kernels(call, tile, adds_dq), "table_dk_dv", tile, columns, call, more)
+
+    def dq(self, call: Call) -> ReadyLaunch:
+        return table_dq(call, self.rows)
 
 
 def table_launch(call: Call, rows: RowRanges) -> Forward:
@@ -164,15 +174,28 @@ def table_launch(call: Call, rows: RowRanges) -> Forward:
     )
 
 
-def table_dk_dv(call: Call, tiles: int, by_key: RowRanges) -> ReadyLaunch:
+def table_kernels(call: Call, tile: BackwardTile, adds_dq: bool) -> RawModule:
+    """range_backward.cu for rows whose ends are in two arrays."""
+    options = *tile.options, "-DTABLE=1", *call.softcap_option, *_dq_option(adds_dq)
+    return module(f"{FOLDER}/range_backward.cu", options, call.dtype)
+
+
+def table_dq(call: Call, rows: RowRanges) -> ReadyLaunch:
+    """The launch of table_dq of range_backward.cu: of `DQ_TENSORS`, then the rows where `LAID_OUT` stands for them."""
+    tile = fitting(RANGE_BACKWARD_TILES[call.query_shape[3]], call.device)
+    tiles = ceil_div(call.query_shape[2], tile.dq_rows)
+    more = *rows, np.float32(call.softcap)
+    return by_queries(table_kernels(call, tile, adds_dq=False), "table_dq", tile, tiles, call, more)
+
+
+def table_dk_dv(call: Call, tiles: int, by_key: RowRanges, adds_dq: bool) -> ReadyLaunch:
     """The launch of table_dk_dv of range_backward.cu for columns in one piece: of `BACKWARD_TENSORS`, the items, one
     for each of the tiles of keys, and the rows by key where `LAID_OUT` stands for them."""
     batch, kv_heads, _, head_dim = call.key_shape
     tile = fitting(RANGE_BACKWARD_TILES[head_dim], call.device)
-    options = *tile.options, "-DTABLE=1", *call.softcap_option
     parts = torch.empty(0, device=call.device)
     return ReadyLaunch(
-        kernel(f"{FOLDER}/range_backward.cu", options, call.dtype, "table_dk_dv"),
+        table_kernels(call, tile, adds_dq).get_function("table_dk_dv"),
         (tiles, kv_heads, batch),
         (tile.threads,),
         (*BACKWARD_TENSORS, *call.scalars, LAID_OUT, np.int32(1), parts, *by_key, np.float32(call.softcap)),
@@ -200,13 +223,26 @@ class RangeMask(NamedTuple):
             tile.shared_bytes,
         )
 
-    def dk_dv(self, call: Call) -> DkDv:
+    def dk_dv(self, call: Call, adds_dq: bool) -> DkDv:
+        tile, ranges, kernels = self._backward(call, adds_dq)
+        columns = range_columns(ranges, tile, call.query_shape, call.key_shape, call.device)
+        return by_columns(kernels, "range_dk_dv", tile, columns, call, int_scalars(*ranges))
+
+    def dq(self, call: Call) -> ReadyLaunch:
+        tile, ranges, kernels = self._backward(call, adds_dq=False)
+        tiles = class_tiles(call.query_shape[2], ranges.dilation, tile.dq_rows)
+        return by_queries(kernels, "range_dq", tile, tiles, call, int_scalars(*ranges))
+
+    def _backward(self, call: Call, adds_dq: bool) -> tuple[BackwardTile, Ranges, RawModule]:
         tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
         ranges = Ranges(*_numbers(self.ranges, call.query_shape[2], call.key_shape[2]))
-        columns = range_columns(ranges, tile, call.query_shape, call.key_shape, call.device)
-        options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
-        files = module(f"{FOLDER}/range_backward.cu", options, call.dtype)
-        return by_columns(files, "range_dk_dv", tile, columns, call, int_scalars(*ranges))
+        options = *tile.options, DILATED if ranges.dilation > 1 else UNDILATED, *_dq_option(adds_dq)
+        return tile, ranges, module(f"{FOLDER}/range_backward.cu", options, call.dtype)
+
+
+def _dq_option(adds_dq: bool) -> tuple[str, ...]:
+    """Of the backward kernels: without it blocks of keys add to dQ."""
+    return () if adds_dq else ("-DDQ_PASS=1",)
 
 
 def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, ...]:
@@ -223,13 +259,13 @@ class ListMask(NamedTuple):
         lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
         work = work_items(lists, batch * heads)
-        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, call.dtype)
+        kernels = module(f"{FOLDER}/block_sparse.cu", (*tile.options, *call.softmax_options), call.dtype)
         tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (parts_argument(work),)
         attend = ReadyLaunch(
             kernels.get_function("block_sparse_forward"),
             (len(work.items), heads, batch),
             (tile.threads,),
-            (*FORWARD_TENSORS, *tables, *parts, *call.scalars),
+            (*FORWARD_TENSORS, *tables, *parts, *call.scalars, lists.indptr, *call.softmax_arguments),
             tile.shared_bytes,
         )
         if not work.parts:
@@ -242,13 +278,25 @@ class ListMask(NamedTuple):
         )
         return _SplitRows(attend, merge, (work.parts, batch, heads, lists.block, head_dim))
 
-    def dk_dv(self, call: Call) -> DkDv:
-        lists, tile = self.lists, fitting(BLOCK_BACKWARD_TILES[call.key_shape[3], self.lists.block], call.device)
+    def dk_dv(self, call: Call, adds_dq: bool) -> DkDv:
+        tile, kernels = self._backward(call, adds_dq)
         columns = self.columns(tile, call.query_shape, call.key_shape)
-        options = *tile.options, f"-DBLOCK={lists.block}"
-        files = module(f"{FOLDER}/block_sparse_backward.cu", options, call.dtype)
-        _, rows, bits_index = lists.by_key()
-        return by_columns(files, "block_sparse_dk_dv", tile, columns, call, (rows, bits_index, lists.bits))
+        _, rows, bits_index = self.lists.by_key()
+        lists = rows, bits_index, self.lists.bits
+        if call.softcap:
+            return by_columns(kernels, "capped_dk_dv", tile, columns, call, (*lists, np.float32(call.softcap)))
+        return by_columns(kernels, "block_sparse_dk_dv", tile, columns, call, lists)
+
+    def dq(self, call: Call) -> ReadyLaunch:
+        (tile, kernels), lists = self._backward(call, adds_dq=False), self.lists
+        tiles = ceil_div(call.query_shape[2], tile.dq_rows)
+        more = lists.indptr, lists.indices, lists.bits_index, lists.bits, np.float32(call.softcap)
+        return by_queries(kernels, "block_sparse_dq", tile, tiles, call, more)
+
+    def _backward(self, call: Call, adds_dq: bool) -> tuple[BackwardTile, RawModule]:
+        tile = fitting(BLOCK_BACKWARD_TILES[call.key_shape[3], self.lists.block], call.device)
+        options = *tile.options, f"-DBLOCK={self.lists.block}", *call.softcap_option, *_dq_option(adds_dq)
+        return tile, module(f"{FOLDER}/block_sparse_backward.cu", options, call.dtype)
 
     def columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
         """What the blocks of threads of block_sparse_backward.cu do."""
@@ -267,10 +315,10 @@ class _SplitRows(NamedTuple):
     merge: ReadyLaunch
     shape: tuple[int, ...]
 
-    def __call__(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor) -> None:
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *sinks: Tensor) -> None:
         parts = query.new_empty(self.shape, dtype=torch.float32)
         lse_parts = parts.new_empty(self.shape[:-1])
-        self.attend(query, key, value, out, lse, parts, lse_parts)
+        self.attend(query, key, value, out, lse, parts, lse_parts, *sinks)
         self.merge(parts, lse_parts, out, lse)
 
 
@@ -293,29 +341,33 @@ class CsrMask(NamedTuple):
 Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 
 
-def backward_of(mask: Mask, call: Call, in_turns: bool) -> tuple[Backward, bool]:
-    """The launches of the backward pass, and whether they give the same bits in every run. in_turns: they are to, where
-    a kernel can."""
+def backward_of(mask: Mask, call: Call, deterministic: bool) -> Backward:
+    """The launches of the backward pass. deterministic: they give the same bits in every run. The kernels of a Hopper
+    GPU take turns for that; the others leave dQ to a pass of its own."""
     if takes_wgmma(call.device) and not call.is_wide:
         if isinstance(mask, DenseMask):
-            return hopper_launch.ready_backward(mask.of_blocks(call), False, in_turns), in_turns
+            return hopper_launch.ready_backward(mask.of_blocks(call), False, deterministic)
         if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and mask.ranges.dilation == 1):
-            return ready_range_backward(call, mask[0], deterministic=in_turns), in_turns
-    return ready_backward(call, mask.dk_dv(call)), False
+            return ready_range_backward(call, mask[0], deterministic=deterministic)
+    if deterministic:
+        return TwoPasses(row_delta(call), mask.dk_dv(call, adds_dq=False), mask.dq(call))
+    return ready_backward(call, mask.dk_dv(call, adds_dq=True))
 
 
 def mask_of(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
     """The mask that the kernel of `choose_kernel` takes for the pattern; with sinks, a softcap or wide heads the two
-    arrays of table_forward."""
+    arrays of table_forward, or block lists."""
     if call.is_wide or not call.is_plain:
         sizes, device = (call.query_shape[2], call.key_shape[2]), call.device
         rows = pattern.row_ranges(*sizes, device=device)
-        if rows is None:
-            what = f"a head dimension above {MOST_COLUMNS}" if call.is_plain else "sinks or a softcap"
+        if rows is not None:
+            return RowMask(rows)
+        if call.is_wide:
             raise NotImplementedError(
-                f"{pattern.name} with {what}: only where rows are ranges of keys, which these are not"
+                f"{pattern.name} with head dimension {call.query_shape[3]}: where rows are not ranges of keys, it must "
+                f"be at most {MOST_COLUMNS}"
             )
-        return RowMask(rows)
+        return ListMask(pattern.block_lists(*sizes, block=BLOCK, device=device))
     (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
     sizes, device = (query_length, key_length), call.device
     chosen = choose_kernel(

@@ -101,7 +101,7 @@ class BackwardTile(NamedTuple):
 
     @property
     def dq_rows(self) -> int:
-        """Queries per block of backward_dq."""
+        """Queries per block of a kernel of query_gradient_tile.cuh, such as backward_dq."""
         return 16 * self.warps
 
     @property
@@ -112,8 +112,8 @@ class BackwardTile(NamedTuple):
 
     @property
     def dq_shared_bytes(self) -> int:
-        """Of backward_dq: Q and dO, and two tiles each of 64 rows of K and V."""
-        return 4 * self.head_dim * (self.dq_rows + 128)
+        """Of such a kernel: Q and dO, and two tiles each of 64 rows of K and V, or 32 if these are wide."""
+        return 4 * self.head_dim * (self.dq_rows + 2 * (32 if self.head_dim > HEAD_DIMS[-1] else 64))
 
 
 # For each head dimension, the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
@@ -198,6 +198,30 @@ def ready_backward(call: Call, dk_dv: DkDv) -> ReadyBackward:
     return ReadyBackward(row_delta(call), dk_dv, rounded_dq(call))
 
 
+# query, key, value, the gradient of out, lse, delta; grad_query, which it writes: all dense
+DQ_TENSORS = 7 * (LAID_OUT,)
+
+
+class TwoPasses(NamedTuple):
+    """The launches of a backward pass without atomics, which gives the same bits in every run: dQ has a pass of its
+    own. Called as a `ReadyBackward`."""
+
+    delta: ReadyLaunch
+    dk_dv: DkDv
+    dq: Callable[..., None]  # of DQ_TENSORS
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        delta, grad_query, grad_key, grad_value = map(torch.empty_like, (lse, query, key, value))
+        self.delta(out, grad_out, delta)
+        inputs = query, key, value, grad_out, lse, delta
+        # It needs no sums of dQ; delta stands for them where the kernel takes a pointer.
+        self.dk_dv(*inputs, delta, grad_key, grad_value)
+        self.dq(*inputs, grad_query)
+        return grad_query, grad_key, grad_value
+
+
 def row_delta(call: Call) -> ReadyLaunch:
     """The launch for Δ = rowsum(dO ∘ O), with which every backward pass begins: of out and its gradient, both dense, to
     delta, float32 `[B, H, L_q]`.
@@ -228,6 +252,24 @@ def dense_dk_dv(call: Call, is_causal: bool, *, adds_dq: bool = True) -> ReadyLa
         (*BACKWARD_TENSORS, *call.scalars, np.int32(is_causal), np.int32(adds_dq)),
         tile.shared_bytes,
     )
+
+
+def dense_dq(call: Call, is_causal: bool) -> ReadyLaunch:
+    """The launch of backward_dq of backward.cu with `DQ_TENSORS`."""
+    tile = fitting(BACKWARD_TILES[call.query_shape[-1]], call.device)
+    kernels = module(BACKWARD, tile.options, call.dtype)
+    tiles = ceil_div(call.query_shape[2], tile.dq_rows)
+    return by_queries(kernels, "backward_dq", tile, tiles, call, (np.int32(is_causal),))
+
+
+def by_queries(
+    kernels: RawModule, name: str, tile: BackwardTile, tiles: int, call: Call, more: tuple[object, ...]
+) -> ReadyLaunch:
+    """The launch of a kernel of query_gradient_tile.cuh with `DQ_TENSORS`, for `tiles` tiles of queries of each head.
+    more: what the kernel takes behind the scalars."""
+    batch, heads, *_ = call.query_shape
+    args = *DQ_TENSORS, *call.scalars, *more
+    return ReadyLaunch(kernels.get_function(name), (tiles, heads, batch), (tile.threads,), args, tile.dq_shared_bytes)
 
 
 def rounded_dq(call: Call) -> ReadyLaunch:

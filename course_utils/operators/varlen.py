@@ -30,13 +30,20 @@ from course_utils.operators.prepare import (
     for_kernels,
     gradients,
     has_own_value_dim,
-    not_deterministic,
     padded,
     positive_factor,
     with_one_head_dim,
 )
-from course_utils.operators.sparse_launch import RANGE_BACKWARD_TILES, table_dk_dv, table_launch
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, WIDE, ready_backward, row_delta, takes_wgmma
+from course_utils.operators.sparse_launch import RANGE_BACKWARD_TILES, table_dk_dv, table_dq, table_launch
+from course_utils.operators.tensor_core import (
+    DTYPES,
+    HEAD_DIMS,
+    WIDE,
+    TwoPasses,
+    ready_backward,
+    row_delta,
+    takes_wgmma,
+)
 from course_utils.patterns import RowRanges
 from course_utils.patterns.arguments import MAX_LENGTH
 
@@ -79,8 +86,9 @@ def varlen_attention(
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
-        RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`: blocks add their shares of
-            dQ by atomics, in no fixed order.
+
+    Under `torch.use_deterministic_algorithms(True)` every run gives the same bits of the gradient of query, too, which
+    then comes from a second pass, as for `flash_attention_v2`; on a Hopper GPU the backward pass is the portable one.
     """
     _check_packed(query, key, value)
     query, key, value = autocast(query, key, value)
@@ -244,12 +252,12 @@ def _gradient(
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *others: Any
 ) -> tuple[Tensor, ...]:
     sinks, cu_seq_q, cu_seq_k, is_causal, window, softcap, scale = others
-    not_deterministic("varlen_attention", "dQ")
-    q, k, v, factor = _laid_out(query, key, value, scale, _by_maps(query))
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    q, k, v, factor = _laid_out(query, key, value, scale, _by_maps(query) and not deterministic)
     call, lse = _call(q, k, factor, softcap, sinks), dense(lse[None])
     out, grad_out = (padded(_heads_first(tensor), q.shape[-1]) for tensor in (out, grad_out))
-    by_key = rows_of_sequences(cu_seq_q, cu_seq_k, query.shape[0], is_causal, window).by_key(key.shape[0])
-    found = _backward(call, by_key)(q, k, v, out, lse, grad_out)
+    rows = rows_of_sequences(cu_seq_q, cu_seq_k, query.shape[0], is_causal, window)
+    found = _backward(call, rows, deterministic)(q, k, v, out, lse, grad_out)
     of_sinks = gradient_of_sinks(sinks, lse, row_delta(call), out, grad_out)
     found = gradients(_heads_first(query), scale, *found)
     return *(_packed(grad).contiguous() for grad in found), of_sinks
@@ -277,14 +285,22 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple
     return cut(out, columns), lse
 
 
-def _backward(call: Call, by_key: RowRanges) -> Backward:
-    if takes_wgmma(call.device) and not call.is_wide:
+def _backward(call: Call, rows: RowRanges, deterministic: bool) -> Backward:
+    by_key = rows.by_key(call.key_shape[2])
+    if takes_wgmma(call.device) and not (call.is_wide or deterministic):
         launch, items = _ready_hopper(call), sparse_hopper_backward.columns_in_one_piece(by_key, call)
         ready = hopper_launch.ready_backward(call, False, False)
         return ready._replace(backward=lambda *tensors: launch(*tensors, items, *by_key))
     items = columns_of_sequences(by_key, fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device).block_cols)
-    dk_dv = _ready_dk_dv(call)
-    return ready_backward(call, lambda *tensors: dk_dv(*tensors, items, *by_key))
+    ready = _ready_dk_dv(call, adds_dq=not deterministic)
+
+    def dk_dv(*tensors: Tensor) -> None:
+        ready(*tensors, items, *by_key)
+
+    if not deterministic:
+        return ready_backward(call, dk_dv)
+    dq = _ready_dq(call)
+    return TwoPasses(row_delta(call), dk_dv, lambda *tensors: dq(*tensors, *rows))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -297,9 +313,14 @@ _ready_hopper = functools.lru_cache(maxsize=1024)(sparse_hopper_backward.table_b
 
 
 @functools.lru_cache(maxsize=1024)
-def _ready_dk_dv(call: Call) -> ReadyLaunch:
+def _ready_dk_dv(call: Call, *, adds_dq: bool) -> ReadyLaunch:
     tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
-    return table_dk_dv(call, ceil_div(call.key_shape[2], tile.block_cols), RowRanges(LAID_OUT, LAID_OUT))
+    return table_dk_dv(call, ceil_div(call.key_shape[2], tile.block_cols), RowRanges(LAID_OUT, LAID_OUT), adds_dq)
+
+
+@functools.lru_cache(maxsize=1024)
+def _ready_dq(call: Call) -> ReadyLaunch:
+    return table_dq(call, RowRanges(LAID_OUT, LAID_OUT))
 
 
 def columns_of_sequences(by_key: RowRanges, block_cols: int) -> Tensor:

@@ -11,7 +11,8 @@
 //
 // backward_dk_dv gives each warp keys, not queries; what it does with a tile of queries is in
 // gradient_tile.cuh. Under GQA a block loops over the query heads that share its key head: their
-// dK and dV add up in registers, in a fixed order.
+// dK and dV add up in registers, in a fixed order. What a warp of backward_dq does with a tile of
+// keys is in query_gradient_tile.cuh.
 //
 // grid   backward_delta (ceil(L_q · D / (8 · THREADS)), H, B)
 //        backward_dk_dv (ceil(L_k / B_C), H / group, B), with B_C = WARPS · KEYS
@@ -22,13 +23,14 @@
 //        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
 // shared backward_dk_dv 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
-//        backward_dq 64·WARPS·D + 512·D bytes, dynamic
+//        backward_dq 64·WARPS·D + 8·KEY_TILE·D bytes, dynamic; KEY_TILE 64, or 32 with D = 256
 // limits D 64, 128 or 256; KEYS a multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8, B_C <= 2 · B_R;
 //        L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=256 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
 #include "gradient_tile.cuh"
+#include "query_gradient_tile.cuh"
 
 // ---- dK and dV, and dQ by atomics
 
@@ -89,13 +91,7 @@ backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sc
     write_gradients(keys, tile, dK + key_row * D, dV + key_row * D, scale, L_k - j0);   // line 18
 }
 
-// ---- dQ without atomics: a warp holds 16 queries, as in the forward pass
-
-constexpr int KEY_TILE = 64;
-
-struct QueryTiles {
-    scalar_t Q[16 * WARPS * D], dO[16 * WARPS * D], K[2][KEY_TILE * D], V[2][KEY_TILE * D];
-};
+// ---- dQ without atomics
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 backward_dq(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
@@ -103,83 +99,35 @@ backward_dq(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scala
             int L_q, int L_k, int group, float scale, int is_causal) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     QueryTiles& tile = *reinterpret_cast<QueryTiles*>(shared_memory);
-    const long long head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-    Q += head * L_q * D, dO += head * L_q * D, dQ += head * L_q * D;
-    LSE += head * L_q, delta += head * L_q;
+    const int i0 = blockIdx.x * QUERIES, shift = L_k - L_q;
+    const long long row = ((long long)blockIdx.z * gridDim.y + blockIdx.y) * L_q + i0;
     const long long key_head = (long long)blockIdx.z * (gridDim.y / group) + blockIdx.y / group;
     K += key_head * L_k * D, V += key_head * L_k * D;
-
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int i0 = blockIdx.x * 16 * WARPS, warp_row = threadIdx.x / 32 * 16, shift = L_k - L_q;
-    const int keys = is_causal ? min(L_k, i0 + 16 * WARPS + shift) : L_k;   // later ones are hidden
+    const int keys = is_causal ? min(L_k, i0 + QUERIES + shift) : L_k;   // later ones are hidden
 
     auto start_copies = [&](int j0) {
         const int place = j0 / KEY_TILE % 2;
-        if (j0 < keys) {
-            load_tile_async<KEY_TILE>(tile.K[place], K + (long long)j0 * D, L_k - j0);
-            load_tile_async<KEY_TILE>(tile.V[place], V + (long long)j0 * D, L_k - j0);
-        }
+        const long long at = (long long)j0 * D;
+        if (j0 < keys) load_keys_async(tile, place, K + at, V + at, L_k - j0);
         commit_copies();
     };
-    load_tile_async<16 * WARPS>(tile.Q, Q + (long long)i0 * D, L_q - i0);
-    load_tile_async<16 * WARPS>(tile.dO, dO + (long long)i0 * D, L_q - i0);
+    load_queries_async(tile, Q + row * D, dO + row * D, L_q - i0);
     start_copies(0);
-
-    float lse[2], Delta[2];
-    for (int half = 0; half < 2; half++) {
-        const int i = i0 + warp_row + 8 * half + g;
-        lse[half] = i < L_q ? LSE[i] * LOG2_E : 0;
-        Delta[half] = i < L_q ? delta[i] : 0;
-    }
-    float dQ_i[1][D / 8][4] = {};
+    QueryGradients queries;
+    initialize(queries, LSE + row, delta + row, L_q - i0);
 
     for (int j0 = 0; j0 < keys; j0 += KEY_TILE) {
         wait_for_copies<0>();
         __syncthreads();   // this tile is there for all, and all are done with the one before
         start_copies(j0 + KEY_TILE);
-        const int place = j0 / KEY_TILE % 2;
+        const int place = j0 / KEY_TILE % 2, i_warp = i0 + first_query();
         const bool edge = j0 + KEY_TILE > L_k || (is_causal && j0 + KEY_TILE - 1 > i0 + shift);
-
-        // Lines 10 and 13: S = Q Kᵀ, dP = dO Vᵀ
-        float S[1][KEY_TILE / 8][4] = {}, dP[1][KEY_TILE / 8][4] = {};
-        #pragma unroll
-        for (int d = 0; d < D; d += 16) {
-            unsigned q[1][4], o[1][4];
-            ldmatrix_x4(q[0], at(by_rows(tile.Q), warp_row, d));
-            ldmatrix_x4(o[0], at(by_rows(tile.dO), warp_row, d));
-            multiply_transposed(S, q, at(by_columns(tile.K[place]), 0, d));
-            multiply_transposed(dP, o, at(by_columns(tile.V[place]), 0, d));
-        }
-        // Lines 11 and 14: P = exp(scale · S − LSE), dS = P ∘ (dP − Δ)
-        float dS[1][KEY_TILE / 8][4];
-        each_of_lane<1, KEY_TILE / 8>([&](int m, int n, int e, int query, int key) {
-            const float P = exp2_approx(S[m][n][e] * (scale * LOG2_E) - lse[query / 8]);
-            dS[m][n][e] = P * (dP[m][n][e] - Delta[query / 8]);
+        accumulate(queries, tile, place, scale, edge, [=](int query, int key) {
+            return j0 + key < L_k && (!is_causal || j0 + key <= i_warp + query + shift);
         });
-        if (edge)
-            each_of_lane<1, KEY_TILE / 8>([&](int m, int n, int e, int query, int key) {
-                const int i = i0 + warp_row + query, j = j0 + key;
-                if (j >= L_k || (is_causal && j > i + shift)) dS[m][n][e] = 0;
-            });
-        // Line 15: dQ += dS K
-        #pragma unroll
-        for (int k = 0; k < KEY_TILE / 16; k++) {
-            unsigned a[1][4];
-            pack_a(a[0], dS[0][2 * k], dS[0][2 * k + 1]);
-            multiply(dQ_i, a, at(by_rows(tile.K[place]), 16 * k, 0));
-        }
     }
     wait_for_copies<0>();   // a block that sees no key started some, too
-
-    #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int i = i0 + warp_row + 8 * half + g;
-        if (i >= L_q) continue;
-        #pragma unroll
-        for (int c = 0; c < D / 8; c++)
-            store_pair(dQ + (long long)i * D + 8 * c + 2 * t, scale * dQ_i[0][c][2 * half],
-                       scale * dQ_i[0][c][2 * half + 1]);
-    }
+    write_dQ(queries, dQ + row * D, scale, L_q - i0);
 }
 
 // ---- before and after

@@ -18,10 +18,12 @@
 //        of row q: query q of the block sees key k of the block
 //        O_parts [parts, B, H, BLOCK, D], LSE_parts [parts, B, H, BLOCK], fp32
 //        split_rows: (block row, first part, end part, unused)
+//        row_starts [block rows]: the first entry of each; softcap, and sink_logits [H]: read with
+//        SOFTCAP=1 and SINKS=1 (model_softmax.cuh)
 // shared block_sparse_forward 2 · D · (BLOCK + 4 · B_C) bytes, dynamic: Q, two tiles of K and of V
 // limits scale > 0; D 64 or 128; BLOCK 64 or 128, a multiple of 16 · WARPS and of B_C; B_C a
 //        multiple of 16; every key of a full block exists; bits past L_k are 0
-// options: -DD=64 -DBF16=0 -DBLOCK=64 -DB_C=64 -DWARPS=2 | -DD=64 -DBF16=1 -DBLOCK=128 -DB_C=128 -DWARPS=4 | -DD=128 -DBF16=0 -DBLOCK=64 -DB_C=32 -DWARPS=2 | -DD=128 -DBF16=1 -DBLOCK=128 -DB_C=64 -DWARPS=4
+// options: -DD=64 -DBF16=0 -DBLOCK=64 -DB_C=64 -DWARPS=2 | -DD=64 -DBF16=1 -DBLOCK=128 -DB_C=128 -DWARPS=4 | -DD=128 -DBF16=0 -DBLOCK=64 -DB_C=32 -DWARPS=2 | -DD=128 -DBF16=1 -DBLOCK=128 -DB_C=64 -DWARPS=4 | -DD=64 -DBF16=0 -DBLOCK=64 -DB_C=64 -DWARPS=2 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DBLOCK=64 -DB_C=32 -DWARPS=2 -DSOFTCAP=1 -DSINKS=1
 // arch: sm_80
 // paper  FlashAttention (arXiv 2205.14135), §3.3, block-sparse; BigBird (2007.14062);
 //        the merge: FlashAttention-2 (2307.08691), §3.1
@@ -38,7 +40,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 256 / THREADS)
 block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O,
                      float* LSE, const int4* items, const int* indices, const int* bits_index,
                      const unsigned* bits, float* O_parts, float* LSE_parts,
-                     int L_q, int L_k, int group, float scale) {
+                     int L_q, int L_k, int group, float scale, const int* row_starts,
+                     float softcap, const float* sink_logits) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
 
@@ -47,7 +50,8 @@ block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sc
     const int head = blockIdx.z * gridDim.y + blockIdx.y;
     const long long first_key = (long long)(head / group) * L_k;   // in K and V
     const int row0 = threadIdx.x / 32 * ROWS;   // this warp's first query in the block
-    const float factor = scale * LOG2_E;
+    const ModelSoftmax softmax = {softcap, sink_logits};
+    const float factor = softmax.factor(scale) * LOG2_E;
 
     auto start_copies = [&](int n) {   // of tile n: tile n % TILES of a block
         const int j0 = indices[n / TILES] * BLOCK + n % TILES * B_C;
@@ -70,6 +74,7 @@ block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sc
 
         Scores S;
         compute_scores(S, tile.Q + row0 * D, tile.K[n % 2]);
+        if (SOFTCAP) cap_scores(S, scale / softcap);
         if (mask >= 0) {
             const long long first_row = (long long)mask * BLOCK + row0;
             mask_scores(S, [=](int row) {
@@ -80,7 +85,9 @@ block_sparse_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sc
         update_maximum(state, S, factor);
         accumulate(state, S, tile.V[n % 2], factor);
     }
-    normalize(state);
+    // Of a split row, the first part has the sink.
+    const bool has_sink = SINKS && item.y == row_starts[item.x];
+    normalize(state, has_sink ? softmax.sink(blockIdx.y) : NEG_INF);
     if (part < 0) {
         const long long row = (long long)head * L_q + i0 + row0;
         write_rows(state, O + row * D, LSE + row, L_q - i0 - row0, tile.Q + row0 * D);

@@ -14,25 +14,32 @@
 // key j is seen by the rows starts[j] <= r < ends[j], int32 [L_k], neither of which falls. SOFTCAP=1
 // gives it a softcap; what it has to know of sinks is in LSE.
 //
+// With DQ_PASS=1 no block adds to dQ_sum, and the file also holds range_dq, or with TABLE=1 table_dq:
+// dQ in a pass of its own, over the keys of each row in ascending order, the same bits in every run.
+// Its table is that of table_forward: row r sees the keys starts[r] <= j < ends[r], int32 [L_q].
+//
 // grid   range_dk_dv, table_dk_dv (items · heads, H / group / heads, B); `heads` divides H / group
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
+//        range_dq, table_dq (dilation · ceil(ceil(L_q / dilation) / (16 · WARPS)), H, B)
 // block  THREADS = 32 · WARPS
 // layout Q, dO [B, H, L_q, D]  K, V, dK, dV [B, H / group, L_k, D], 16-bit
-//        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first;
+//        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first; dQ as Q;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group; query r has
 //        position r + L_k − L_q; LSE is −∞ for a query that sees no key
 //        items, parts, split: key_columns.cuh, with B_C = WARPS · KEYS; of tile n of class c the
 //        number is c + dilation · n
 // shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
+//        range_dq, table_dq 64·WARPS·D + 8·KEY_TILE·D bytes, dynamic; KEY_TILE 64, with D = 256 32
 // limits scale > 0; left, right <= 2^30, which means no end; 1 <= step <= 2^29; dilation at most
 //        max(L_q, L_k); sinks only with dilation 1 and step 1, columns are split only with
 //        dilation 1; DILATED=0 takes dilation 1 only; B · H · L_q < 2^31; D 64 or 128, with
 //        TABLE=1 also 256; KEYS a multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8, B_C <= 2 · B_R
-// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=0 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=0 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DDILATED=0 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 | -DD=256 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DTABLE=1
+// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=0 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=0 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DDILATED=0 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 | -DD=256 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DTABLE=1 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=0 -DDQ_PASS=1 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=1 -DDQ_PASS=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1 -DSOFTCAP=1 -DDQ_PASS=1 | -DD=256 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DTABLE=1 -DDQ_PASS=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
 #include "gradient_tile.cuh"
 #include "key_columns.cuh"
+#include "query_gradient_tile.cuh"
 #include "ranges.cuh"
 
 #if TABLE
@@ -101,6 +108,7 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         return __ballot_sync(0xffffffff, !meet(some, {i0, i0 + B_R})) & ((1u << WARPS) - 1);
     };
     auto add_dQ_of = [&](Queries q, int place) {
+        if (DQ_PASS) return;
         add_dQ(dQ_sum + row_of(q) * D, tile, place, end - q.i0, idle_at(q.i0), pitch);
     };
 
@@ -114,7 +122,7 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         if (n > 0 && early) add_dQ_of(queries(n - 1), place ^ 1);   // its dS is complete by now
         const bool edge = i0 < mine[KEYS].start || min(i0 + B_R, end) > mine[KEYS].end;
         if (WARPS < 8 || meet(mine[KEYS + 1], {i0, i0 + B_R}))   // smaller tiles lack registers
-            accumulate(keys, tile, place, scale, true, edge, [=](int query, int key) {
+            accumulate(keys, tile, place, scale, !DQ_PASS, edge, [=](int query, int key) {
                 return mine[key].start <= i0 + query && i0 + query < mine[key].end;
             }, softmax);
         if (n > 0 && !early) add_dQ_of(queries(n - 1), place ^ 1);
@@ -165,3 +173,82 @@ merge_gradients(const float* parts, const int4* split, scalar_t* dK, scalar_t* d
                 float scale) {
     merge_parts(parts, split, dK, dV, L_k, scale);
 }
+
+#if DQ_PASS
+// keys_in(r): the keys of row r of the class, beside the sinks; r may lie behind the last row.
+template <class KeysIn>
+__device__ __forceinline__ void
+differentiate_rows(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
+                   const float* LSE, const float* delta, scalar_t* dQ, int L_q, int L_k, int group,
+                   float scale, int sinks, int dilation, ResidueClass of,
+                   const ModelSoftmax& softmax, KeysIn keys_in) {
+    extern __shared__ __align__(512) uint4 shared_memory[];   // row_address takes that alignment
+    QueryTiles& tile = *reinterpret_cast<QueryTiles*>(shared_memory);
+    const int i0 = blockIdx.x / dilation * QUERIES, rows_left = of.queries - i0;
+    if (rows_left <= 0) return;
+    const int pitch = dilation * D;   // elements from one row of the class to the next
+    const int head = blockIdx.z * gridDim.y + blockIdx.y;
+    const long long row = (long long)head * L_q + of.first_query + (long long)i0 * dilation;
+    const long long first_key = (long long)(head / group) * L_k + of.first_key;
+    K += first_key * D, V += first_key * D;
+
+    // Both ends of what a row sees only grow with the row: first and last row decide.
+    const Keys top = keys_in(i0), bottom = keys_in(i0 + QUERIES - 1);
+    // Where a tile begins that comes from j0 on: behind the sinks no row sees a key before top.start.
+    auto from = [=](int j0) { return j0 < sinks ? j0 : max(j0, top.start); };
+    auto start_copies = [&](int j0, int place) {
+        const long long at = (long long)j0 * pitch;
+        if (j0 < bottom.end) load_keys_async(tile, place, K + at, V + at, of.keys - j0, pitch);
+        commit_copies();
+    };
+    int j0 = from(0);
+    load_queries_async(tile, Q + row * D, dO + row * D, rows_left, pitch);
+    start_copies(j0, 0);
+    QueryGradients queries;
+    initialize(queries, LSE + row, delta + row, rows_left, pitch);
+    const Keys seen[2] = {keys_in(i0 + query_of_lane(0)), keys_in(i0 + query_of_lane(1))};
+
+    for (int place = 0; j0 < bottom.end; place ^= 1) {
+        wait_for_copies<0>();
+        __syncthreads();   // this tile is there for all, and all are done with the one before
+        const int next = from(j0 + KEY_TILE);
+        start_copies(next, place ^ 1);
+        const bool edge = j0 + KEY_TILE > top.end || (j0 < bottom.start && j0 + KEY_TILE > sinks);
+        accumulate(queries, tile, place, scale, edge, [=](int query, int key) {
+            const int j = j0 + key;
+            const Keys& keys = seen[query / 8];
+            return j < keys.end & (j >= keys.start | j < sinks);
+        }, softmax);
+        j0 = next;
+    }
+    wait_for_copies<0>();   // a block that sees no key started some, too
+    write_dQ(queries, dQ + row * D, scale, rows_left, pitch);
+}
+
+#if TABLE
+extern "C" __global__ void __launch_bounds__(THREADS)
+table_dq(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
+         const float* LSE, const float* delta, scalar_t* dQ, int L_q, int L_k, int group,
+         float scale, const int* starts, const int* ends, float softcap) {
+    const ResidueClass all = {0, 0, L_k, L_q, L_k - L_q};
+    const ModelSoftmax softmax = {softcap};
+    differentiate_rows(Q, K, V, dO, LSE, delta, dQ, L_q, L_k, group, scale, 0, 1, all, softmax,
+                       [=](int row) {
+        const int r = min(row, L_q - 1);
+        return Keys{starts[r], ends[r]};
+    });
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS)
+range_dq(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
+         const float* LSE, const float* delta, scalar_t* dQ, int L_q, int L_k, int group,
+         float scale, int sinks, int left, int right, int step, int dilation) {
+    if (!DILATED) dilation = 1;   // known to the compiler, it makes all addresses immediate
+    const ResidueClass of = residue_class(blockIdx.x % dilation, dilation, L_q, L_k);
+    differentiate_rows(Q, K, V, dO, LSE, delta, dQ, L_q, L_k, group, scale, sinks, dilation, of, {},
+                       [=](int row) {
+        return keys_of_row(row + of.shift, left, right, step, of.keys);
+    });
+}
+#endif
+#endif

@@ -12,6 +12,12 @@
 // Include after D, B_C and THREADS are defined, and tensor_core.cuh.
 #pragma once
 
+// DQ_PASS=1: the block leaves dQ to a pass of its own over the rows, without atomics
+// (query_gradient_tile.cuh).
+#ifndef DQ_PASS
+#define DQ_PASS 0
+#endif
+
 struct Column {
     int tile, first, end, part;
     long long key_head;   // of all heads of the batch

@@ -439,9 +439,9 @@ def test_a_broken_packing_fails_the_check(break_kernel, right, wrong):
             ("atomics", "scale * sum.x", "sum.x"),
             ("atomics", "j0 + B_C - 1 > i0 + shift", "j0 + B_C - 2 > i0 + shift"),  # forgets the mask in corners
             ("deterministic", "j0 + KEY_TILE - 1 > i0 + shift", "j0 + KEY_TILE - 2 > i0 + shift"),
-            ("deterministic", "i0 + 16 * WARPS + shift)", "i0 + 16 * WARPS - 1 + shift)"),  # ends a key too early
-            ("deterministic", "P * (dP[m][n][e] - Delta[query / 8]);", "P * dP[m][n][e];"),
-            ("deterministic", "j > i + shift)) dS[m]", "j > i + shift + 1)) dS[m]"),
+            ("deterministic", "i0 + QUERIES + shift)", "i0 + QUERIES - 1 + shift)"),  # ends a key too early
+            ("deterministic", "P * (dP[m][n][e] - queries.delta[query / 8]);", "P * dP[m][n][e];"),
+            ("deterministic", "<= i_warp + query + shift);", "<= i_warp + query + shift + 1);"),
         ]
     ),
 )

@@ -14,6 +14,7 @@ from course_utils.operators import (
     flash_attention_v2,
     sparse_attention,
     sparse_launch,
+    sparse_work,
     windowed,
 )
 from tests.helpers import model_softmax
@@ -22,6 +23,7 @@ HALF, BF16 = torch.float16, torch.bfloat16
 LENGTHS = ((1, 1), (65, 65), (130, 200), (113, 60), (3, 257), (200, 200))
 WINDOWS = (None, 1, 100)
 TABLE, BACKWARD = "04_sparse_patterns/range.cu", "04_sparse_patterns/range_backward.cu"
+LISTS, LISTS_BACKWARD = "04_sparse_patterns/block_sparse.cu", "04_sparse_patterns/block_sparse_backward.cu"
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +83,8 @@ PATTERNS = {
     "documents": patterns.document([60, 7, 83]) & patterns.causal(),
     "equal blocks": patterns.block_diagonal(64),
     "a window": patterns.sliding_window(33),
+    "sinks and a window": patterns.streaming(4, 30),
+    "BigBird": patterns.bigbird(block=16, global_blocks=1, seed=5),
 }
 
 
@@ -229,14 +233,10 @@ def test_values_of_their_own_width_give_a_dense_output():
     assert out.shape == (1, 2, 5, 24) and out.is_contiguous()
 
 
-@pytest.mark.parametrize(
-    ("d", "options", "message"),
-    [(64, {"softcap": 3.0}, "sinks or a softcap"), (200, {}, "a head dimension above 128")],
-)
-def test_a_pattern_whose_rows_are_no_ranges_has_none_of_it(d, options, message):
-    query = torch.zeros(1, 1, 9, d, dtype=HALF)
-    with pytest.raises(NotImplementedError, match=f"streaming.* with {message}: only where rows are ranges"):
-        sparse_attention(query, query, query, patterns.streaming(4, 30), **options)
+def test_a_pattern_whose_rows_are_no_ranges_has_no_wide_heads():
+    query = torch.zeros(1, 1, 9, 200, dtype=HALF)
+    with pytest.raises(NotImplementedError, match="streaming.* with head dimension 256: .* at most 128"):
+        sparse_attention(query, query, query, patterns.streaming(4, 30))
 
 
 def under_a_new_pattern(query, key, value, *, window, **options):
@@ -264,6 +264,38 @@ def test_a_broken_kernel_fails_the_check(break_kernel, file, right, wrong, devic
         under_a_new_pattern, CASE, {"window": 70, "softcap": 4.0}, HALF, device, sinks_of(CASE, device)
     )
     assert [report for report in reports if not report.passed]
+
+
+LONG_ROWS = checks.AttentionCase(1, 4, 2, 70, 300, 64, True, "planted", None)
+
+
+def of_split_rows(monkeypatch, device, **options):
+    """Reports of lists whose first row is split in parts."""
+    monkeypatch.setattr(sparse_work, "SHORTEST_PART", 64)
+    pattern = patterns.local(9) | patterns.global_tokens([3])
+    lists = pattern.block_lists(LONG_ROWS.query_length, LONG_ROWS.key_length)
+    assert sparse_work.work_items(lists, LONG_ROWS.heads).parts > 1
+    mask = pattern.mask(LONG_ROWS.query_length, LONG_ROWS.key_length, device=device)
+    return reports_of(functools.partial(under, pattern), LONG_ROWS, options, HALF, device, sinks_of(CASE, device), mask)
+
+
+def test_a_split_row_has_its_sink_once(monkeypatch, device):
+    assert_right(of_split_rows(monkeypatch, device, softcap=4.0))
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        (LISTS, "SINKS && item.y == row_starts[item.x]", "SINKS"),
+        (LISTS, "SINKS && item.y == row_starts[item.x]", "SINKS && part < 0"),
+        (LISTS, "cap_scores(S, scale / softcap);", "cap_scores(S, 1 / softcap);"),
+        (LISTS, "softmax.factor(scale) * LOG2_E;", "scale * LOG2_E;"),
+        (LISTS_BACKWARD, "parts, rows, bits_index, bits, {softcap}", "parts, rows, bits_index, bits, {1}"),
+    ],
+)
+def test_a_broken_kernel_of_lists_fails_the_check(break_kernel, monkeypatch, file, right, wrong, device):
+    break_kernel(file, right, wrong)
+    assert [report for report in of_split_rows(monkeypatch, device, softcap=4.0) if not report.passed]
 
 
 def test_the_softcap_is_put_on_scores_before_they_are_masked(break_kernel, device):

@@ -235,16 +235,6 @@ def test_the_header_lists_the_options_in_use():
     assert listed == {frozenset((*o, f"-DBF16={b}")) for o in sparse_hopper.forward_options() for b in (0, 1)}
 
 
-def test_a_warning_alone_does_not_silence_the_error(monkeypatch):
-    """What a first call has made is kept; the second is told to be strict."""
-    monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: False)
-    tensors, pattern = [random(1, 1, 70, 64, seed=seed).requires_grad_() for seed in range(3)], patterns.causal()
-    with told_to_be_deterministic(warn_only=True), pytest.warns(UserWarning, match="dQ is summed by atomics"):
-        sparse_attention(*tensors, pattern).sum().backward()
-    with told_to_be_deterministic(), pytest.raises(RuntimeError, match="dQ is summed by atomics"):
-        sparse_attention(*tensors, pattern).sum().backward()
-
-
 @pytest.mark.parametrize("dilated", [0, 1])
 @pytest.mark.parametrize("table", [False, True])
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from course_utils import checks, reference
 from course_utils.emulator import sanitize
 from course_utils.operators import sparse_launch, varlen, varlen_attention
 from tests.helpers import tensors
+from tests.helpers.deterministic import told_to_be_deterministic
 
 HALF, BF16 = torch.float16, torch.bfloat16
 # Where sequences end, in queries and in keys: equal and unequal lengths, empty sequences, more queries than keys.
@@ -74,6 +75,21 @@ def test_each_sequence_is_as_if_it_were_alone(ends, mask, device):
     sinks = torch.linspace(-3, 4, 4, device=device) if n % 2 else None
     options = {"sinks": sinks, "softcap": (None, 5.0, None)[n % 3]}
     assert_right(reports_of(inputs, cu_seq, grad_out, **MASKS[mask], **options))
+
+
+@pytest.mark.parametrize(
+    ("ends", "mask"), [("unequal", "causal"), ("more queries than keys", "window"), ("one", "all")]
+)
+@pytest.mark.parametrize("is_hopper", [False, True])
+def test_each_is_in_a_second_pass_too(ends, mask, is_hopper, device, monkeypatch):
+    """On a Hopper GPU, too, where only the forward pass is by its kernels."""
+    if device.type == "cpu":
+        for room in (varlen, sparse_launch):
+            monkeypatch.setattr(room, "takes_wgmma", lambda _: is_hopper)
+    options = {"sinks": torch.linspace(-3, 4, 4, device=device), "softcap": 5.0} if mask == "causal" else {}
+    inputs, cu_seq, grad_out = inputs_of(ENDS[ends], d=128 if mask == "all" else 64, device=device)
+    with told_to_be_deterministic():
+        assert_right(reports_of(inputs, cu_seq, grad_out, **MASKS[mask], **options))
 
 
 @pytest.mark.parametrize(

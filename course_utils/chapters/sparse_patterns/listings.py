@@ -59,7 +59,7 @@ def residue_classes() -> None:
 
 def blocks() -> None:
     """Shows the loop of block_sparse.cu."""
-    show_folded("Read the code: the loop over a row's blocks", (BLOCKS, "auto start_copies", "normalize(state)"))
+    show_folded("Read the code: the loop over a row's blocks", (BLOCKS, "auto start_copies", "// Of a split row"))
 
 
 def merge() -> None:

@@ -157,9 +157,12 @@ def run_blocks(source: str, pattern: Pattern, tensors: Sequence[Tensor]) -> Tens
     out, lse, none = torch.full_like(query, torch.nan), torch.zeros(query.shape[:3]), torch.zeros(1)
     args = query, key, value, out, lse, items, lists.indices, lists.bits_index, lists.bits, none, none
     scalars = np.int32(query.shape[2]), np.int32(key.shape[2]), np.int32(1), np.float32(D**-0.5)
+    of_softmax = lists.indptr, np.float32(0), none  # neither a softcap nor sinks
     tile = sparse_launch.BLOCK_TILES[64, D][0]
     kernel = RawModule(code=source, options=(*tile.options, "-DBF16=0")).get_function("block_sparse_forward")
-    kernel((len(items), query.shape[1], 1), (tile.threads,), (*args, *scalars), shared_mem=tile.shared_bytes)
+    kernel(
+        (len(items), query.shape[1], 1), (tile.threads,), (*args, *scalars, *of_softmax), shared_mem=tile.shared_bytes
+    )
     return out
 
 
