@@ -9,7 +9,7 @@ import torch
 
 from course_utils import checks, patterns
 from course_utils.emulator import configure, profile, sanitize
-from course_utils.operators import flash_attention_v2, sparse_attention, sparse_launch, varlen_attention
+from course_utils.operators import flash_attention_v2, sparse_attention, sparse_launch, varlen, varlen_attention
 from tests.helpers.deterministic import told_to_be_deterministic
 from tests.helpers.one_of_each import every_second
 from tests.helpers.tensors import random
@@ -35,7 +35,8 @@ CU_SEQ = torch.tensor([[0, 30, 30, 100, 137], [0, 30, 40, 110, 160]], dtype=torc
 @pytest.fixture(autouse=True)
 def by_portable_kernels(monkeypatch):
     """Where kernels for Hopper take turns instead, test_sparse_hopper_backward.py has them."""
-    monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: False)
+    for module in (sparse_launch, varlen):
+        monkeypatch.setattr(module, "takes_wgmma", lambda _: False)
 
 
 @pytest.fixture(autouse=True)
