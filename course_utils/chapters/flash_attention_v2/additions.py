@@ -1,4 +1,5 @@
-"""What models add to attention, seen in outputs of chapter 03's operator: a softcap's scores, a sink's weight."""
+"""What models add to attention, seen in outputs of chapter 03's operator: a softcap's scores, a sink's weight; and what
+that costs, as it was measured."""
 
 from __future__ import annotations
 
@@ -6,8 +7,12 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from course_utils import plots
+from course_utils import measured, plots, show
+from course_utils.chapters import best_peers
 from course_utils.chapters.tensors import normal
+from course_utils.measured import Row, sparse_patterns
+from course_utils.measured.best_peers import pairs
+from course_utils.measured.model_softmax import BACKWARD, FORWARD, RECORD, WITHOUT
 from course_utils.operators import flash_attention_v2
 
 CAP, LARGEST = 50.0, 200  # of the scores
@@ -43,3 +48,21 @@ def show_softcap_and_sinks() -> None:
         (scores.cpu(), capped_scores(scores, CAP).cpu(), CAP), (distances.cpu(), weight_of_keys(distances).cpu())
     )
     plt.show()
+
+
+def show_costs() -> None:
+    """Shows how long attention with sinks or a softcap takes, how many times as long as without, and flash-attn-4."""
+    record = measured.load(RECORD)
+    rows: dict[str, Row] = {}
+    for part in (FORWARD, BACKWARD):
+        for pair in pairs(record, (part,)):
+            row = rows.setdefault(pair.work, {"added": pair.work})
+            row[f"{part}, ms"] = pair.our_ms
+            if pair.peer == WITHOUT:
+                row[f"{part} ÷ without"] = 1 / pair.speed
+            else:
+                row[f"{pair.peer}, {part}, ms"] = pair.peer_ms
+    lengths = " and ".join(f"{length:,}" for length in dict.fromkeys(row["length"] for row in record.rows))
+    shape = f"B = 1, H = {sparse_patterns.HEADS}, d = {sparse_patterns.HEAD_DIM}, L = {lengths}"
+    decimals = {name: 3 if "ms" in name else 2 for row in rows.values() for name in row if name != "added"}
+    show.table(list(rows.values()), f"{shape}; {best_peers.caption(record)}", decimals=decimals)
