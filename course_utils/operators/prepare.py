@@ -105,6 +105,7 @@ def check_ends(name: str, ends: Tensor, rows: int) -> None:
 
 # Of a larger cap tanh(S / cap) is too coarse in fp32; with a smaller one it cannot be taken back from its exponential.
 LEAST_SOFTCAP, MOST_SOFTCAP = 1e-3, 1e4
+SOFTCAPS = f"a number from {LEAST_SOFTCAP:g} to {MOST_SOFTCAP:g}, or None for no cap"
 
 
 def checked_softcap(softcap: float | None) -> float:
@@ -112,11 +113,10 @@ def checked_softcap(softcap: float | None) -> float:
     if softcap is None:
         return 0.0
     not_traced("softcap", softcap)
-    takes = f"a number from {LEAST_SOFTCAP:g} to {MOST_SOFTCAP:g}, or None for no cap"
-    if isinstance(softcap, bool) or not isinstance(softcap, (int, float, np.integer, np.floating)):
-        raise TypeError(f"softcap is {softcap!r}; it must be {takes}")
+    if isinstance(softcap, bool) or not isinstance(softcap, (int, float, np.integer, np.floating, torch.SymFloat)):
+        raise TypeError(f"softcap is {softcap!r}; it must be {SOFTCAPS}")
     if not LEAST_SOFTCAP <= softcap <= MOST_SOFTCAP:
-        raise ValueError(f"softcap is {softcap!r}; it must be {takes}")
+        raise ValueError(f"softcap is {softcap!r}; it must be {SOFTCAPS}")
     return float(softcap)
 
 

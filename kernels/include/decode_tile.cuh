@@ -57,8 +57,8 @@ struct Queries {
         return seen;
     }
 
-    // Whether a query's window begins after key j.
-    __device__ bool begin_after(int j) const { return WINDOW && j <= first + L_q - 1 - window; }
+    // Whether the window of some query begins after key j.
+    __device__ bool windows_begin_after(int j) const { return WINDOW && j <= first + L_q - 1 - window; }
 };
 
 // Starts to copy a tile of K and of V. `row_of(n)` says in which row of both key n of the tile is;
@@ -86,7 +86,7 @@ __device__ inline void meet_keys(OnlineSoftmax& state, const scalar_t* Q, const 
     Scores S;
     compute_scores(S, Q, stage.K);
     if (SOFTCAP) cap_scores(S, scale_per_cap);
-    if (j0 + B_C > min(end, queries.first) || queries.begin_after(j0))
+    if (j0 + B_C > min(end, queries.first) || queries.windows_begin_after(j0))
         mask_scores(S, [=](int row) {
             const int i = (row0 + row) % queries.L_q;
             const unsigned seen = queries.seen_by(i);
