@@ -389,12 +389,13 @@ def _paged(file: str) -> Launch:
     (query, key, value), (*pages, table, lengths) = _in_pages()
     tile, out, lse = serving_choice.TILES[64, 16, 2].small, torch.full_like(query, torch.nan), _nans(2, 2, 1)
     numbers = *map(np.int32, (2, 100, 1, 1)), np.float32(64**-0.5), *map(np.int32, (1, 0, 0, 100))
+    of_pages = table, *map(np.int32, (20, 5, 0)), np.float32(0), _nans(1)  # no window, softcap or sinks
     return KnownLaunch(
         source=f"{SERVING}/{file}.cu",
         kernel="paged_cache",
         grid=(1, 2, 2),
         block=tile.block,
-        args=(query, *pages, out, lse, lse, lse, lengths, lengths, *numbers, table, *map(np.int32, (20, 5))),
+        args=(query, *pages, out, lse, lse, lse, lengths, lengths, *numbers, *of_pages),
         options=(*tile.options, "-DBF16=0"),
         shared_mem=tile.shared_bytes,
         expected={3: reference.attention(query, key, value)},

@@ -85,7 +85,7 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
     parts, lse_parts = torch.zeros(pieces, heads * queries, head_dim), torch.zeros(pieces, heads * queries)
     sizes = *ints(batch, keys, queries, group), np.float32(head_dim**-0.5), *ints(1, 1, 0, size)
     scales = torch.full((batch, kv_heads), 0.5), torch.full((batch, kv_heads), 2.0)
-    of_pages = table, *ints(table.shape[1], page_size)
+    of_pages = table, *ints(table.shape[1], page_size, 0), np.float32(0), torch.empty(0)  # no window, softcap, sinks
     for file, kernel, cache, more in (
         ("split_keys", "split_keys", rows, ()),
         ("paged_cache", "paged_cache", in_pages, of_pages),

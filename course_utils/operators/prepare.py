@@ -94,8 +94,18 @@ def check_sinks(sinks: Tensor | None, query: Tensor) -> None:
         check_tensor("sinks", sinks, (query.shape[1],), (torch.float32,), like=("query", query))
 
 
+def check_ends(name: str, ends: Tensor, rows: int) -> None:
+    """Checks where packed sequences end among so many rows: on the CPU only, because on a GPU reading the numbers would
+    wait."""
+    if ends.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if ends[0] != 0 or (ends.diff() < 0).any() or ends[-1] > rows:
+        raise ValueError(f"{name} is {ends.tolist()}; it must begin with 0, never fall, and end at {rows} or before")
+
+
 # Of a larger cap tanh(S / cap) is too coarse in fp32; with a smaller one it cannot be taken back from its exponential.
 LEAST_SOFTCAP, MOST_SOFTCAP = 1e-3, 1e4
+SOFTCAPS = f"a number from {LEAST_SOFTCAP:g} to {MOST_SOFTCAP:g}, or None for no cap"
 
 
 def checked_softcap(softcap: float | None) -> float:
@@ -103,11 +113,10 @@ def checked_softcap(softcap: float | None) -> float:
     if softcap is None:
         return 0.0
     not_traced("softcap", softcap)
-    takes = f"a number from {LEAST_SOFTCAP:g} to {MOST_SOFTCAP:g}, or None for no cap"
-    if isinstance(softcap, bool) or not isinstance(softcap, (int, float, np.integer, np.floating)):
-        raise TypeError(f"softcap is {softcap!r}; it must be {takes}")
+    if isinstance(softcap, bool) or not isinstance(softcap, (int, float, np.integer, np.floating, torch.SymFloat)):
+        raise TypeError(f"softcap is {softcap!r}; it must be {SOFTCAPS}")
     if not LEAST_SOFTCAP <= softcap <= MOST_SOFTCAP:
-        raise ValueError(f"softcap is {softcap!r}; it must be {takes}")
+        raise ValueError(f"softcap is {softcap!r}; it must be {SOFTCAPS}")
     return float(softcap)
 
 
@@ -242,6 +251,12 @@ def empty_outputs(query: Tensor, value_dim: int | None = None) -> tuple[Tensor, 
     *rows, columns = out.shape
     steps = [step // columns for step in out.stride()[:-1]]
     return out, torch.empty_strided(rows, steps, dtype=torch.float32, device=query.device)
+
+
+def packed_outputs(query: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for packed sequences: out `[total, H, d]`, and the log-sum-exp, float32 `[H, total]`."""
+    rows, heads, _ = query.shape
+    return query.new_empty(query.shape), query.new_empty((heads, rows), dtype=torch.float32)
 
 
 # ---------------------------------------------------------------------------------------------- without memory

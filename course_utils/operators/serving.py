@@ -9,6 +9,7 @@ nothing waits for the GPU, and a captured graph can be replayed with other lengt
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -21,26 +22,33 @@ from course_utils.operators.library import Operator, operator
 from course_utils.operators.prepare import (
     ALIGNMENT,
     autocast,
+    check_ends,
     checked_scale,
+    checked_softcap,
     cut,
     dense,
     empty_outputs,
     fake_attention,
+    packed_outputs,
     padded,
     positive_factor,
 )
 from course_utils.operators.serving_checks import (
+    MAX_KEYS,
     check_append,
     check_call,
     check_decode,
     check_merge,
     check_paged,
+    check_paged_call,
     check_step,
     check_table,
     check_values,
     checked_splits,
+    checked_window,
 )
-from course_utils.operators.serving_choice import E4M3, Call, step_workspace
+from course_utils.operators.serving_choice import E4M3, Call, group_queries, step_workspace
+from course_utils.operators.serving_groups import groups_of
 from course_utils.operators.serving_launch import ready_append, ready_attention, ready_merge, ready_step
 from course_utils.operators.tensor_core import HEAD_DIMS
 
@@ -106,6 +114,10 @@ def paged_attention(
     block_table: Tensor,
     seq_lens: Tensor,
     *,
+    cu_seq_q: Tensor | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
     scale: float | None = None,
     num_splits: int | None = None,
     split_size: int | None = None,
@@ -124,10 +136,19 @@ def paged_attention(
             anything. The others must name a page that there is. On the CPU anything else is an error; on a GPU it is
             not looked for, since that would wait for the GPU, and what is read is not defined.
         seq_lens: int32 `[B]`, up to `max_pages · page_size`, which is at most 2^30.
+        cu_seq_q: int32 `[B + 1]` on the device of query, which then is `[total_q, H, d]`: sequence b has the rows
+            `cu_seq_q[b]` to `cu_seq_q[b + 1] - 1`, as many as it likes, a chunk of a prompt or one token or none. It
+            begins with 0 and never falls; on a GPU its numbers are not looked at, and others give wrong results. Rows
+            behind the last sequence see no key. out is `[total_q, H, d]`, lse `[H, total_q]`. Not with parents.
+        window: a query sees the last `window` keys up to itself, and only their pages are read. Not with parents.
+        sinks: float32 `[H]`: for each query head one more logit in the sum of exponentials, without a value; it is in
+            lse, also for a query that sees no key.
+        softcap: `softcap · tanh(S / softcap)` takes the place of the scaled scores S.
     """
     query, key_pages, value_pages = autocast(query, key_pages, value_pages)
-    inputs = query, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale
+    inputs = query, key_pages, value_pages, block_table, seq_lens, cu_seq_q, parents, k_scale, v_scale, sinks
     check_paged(*inputs)
+    inputs += checked_window(window, parents), checked_softcap(softcap)
     return _call_operator(_paged, inputs, scale, num_splits, split_size, return_lse)
 
 
@@ -205,13 +226,13 @@ def decode_step(
 
 def _call_operator(
     operator: Operator,
-    inputs: tuple[Tensor | None, ...],
+    inputs: tuple[Any, ...],
     scale: float | None,
     num_splits: int | None,
     split_size: int | None,
     return_lse: bool,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Calls the operator with checked tensors, query first, and with numbers that are checked here."""
+    """Calls the operator with checked arguments, query first, and with numbers that are checked here."""
     factor = inputs[0].shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
     out, lse = operator(*inputs, factor, *checked_splits(num_splits, split_size))
     return (out, lse) if return_lse else out
@@ -227,8 +248,12 @@ def cascade_attention(
     seq_lens: Tensor,
     *,
     scale: float | None = None,
+    num_splits: int | None = None,
+    split_size: int | None = None,
+    parents: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
     return_lse: bool = False,
-    **options: Tensor | int | None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`paged_attention` of sequences that all begin with the same prefix, which is read once for all of them.
 
@@ -239,11 +264,13 @@ def cascade_attention(
         query: `[B, H, L_q, d]`, as for `paged_attention`.
         prefix_key, prefix_value: `[H_kv, P, d]`, in the dtype of query: seen by every query.
         key_pages, value_pages, block_table, seq_lens: each sequence's own tokens, with those of the queries.
-        options: those of `paged_attention` for the own tokens: num_splits, split_size, parents, k_scale, v_scale.
+        num_splits, split_size, parents, k_scale, v_scale: those of `paged_attention`, for the own tokens.
 
     Returns, Raises: as `paged_attention`.
     """
-    own = paged_attention(query, key_pages, value_pages, block_table, seq_lens, scale=scale, return_lse=True, **options)
+    options = {"num_splits": num_splits, "split_size": split_size, "parents": parents}
+    options |= {"scale": scale, "k_scale": k_scale, "v_scale": v_scale, "return_lse": True}
+    own = paged_attention(query, key_pages, value_pages, block_table, seq_lens, **options)
     kv_heads, head_dim = key_pages.shape[2], query.shape[-1]
     check_tensor("prefix_key", prefix_key, (kv_heads, "P", head_dim), like=("query", query))
     check_tensor("prefix_value", prefix_value, tuple(prefix_key.shape), like=("query", query))
@@ -291,31 +318,42 @@ def _decode(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Te
     _, kv_heads, capacity, _ = key.shape
     if query.is_cpu:
         check_values(seq_lens, parents, capacity, k_scale=k_scale)
-    more = seq_lens, parents, k_scale, v_scale, None
+    more = seq_lens, parents, k_scale, v_scale, None, None
     return _attend(query, key, value, more, kv_heads, capacity, (), *numbers)
 
 
 @operator(
     "paged_attention(Tensor query, Tensor key_pages, Tensor value_pages, Tensor block_table, Tensor seq_lens, "
-    "Tensor? parents, Tensor? k_scale, Tensor? v_scale, float scale, SymInt num_splits, SymInt split_size) "
-    "-> (Tensor out, Tensor lse)",
-    fake=fake_attention,
-    check=functools.partial(check_call, check_paged),
-    flops=lambda query, key_pages, value_pages, block_table, *_: _flops(
-        query, block_table.shape[1] * key_pages.shape[1]
+    "Tensor? cu_seq_q, Tensor? parents, Tensor? k_scale, Tensor? v_scale, Tensor? sinks, SymInt window, "
+    "float softcap, float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
+    fake=lambda query, *others: packed_outputs(query) if query.dim() == 3 else empty_outputs(query),
+    check=check_paged_call,
+    flops=lambda query, key_pages, value_pages, block_table, *others: _flops(
+        query, min(block_table.shape[1] * key_pages.shape[1], others[6] or MAX_KEYS)
     ),
     instead=INSTEAD,
 )
 def _paged(query: Tensor, key_pages: Tensor, value_pages: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    block_table, seq_lens, parents, k_scale, v_scale, *numbers = others
+    block_table, seq_lens, cu_seq_q, parents, k_scale, v_scale, sinks, window, softcap, *numbers = others
     _, page_size, kv_heads, _ = key_pages.shape
-    max_pages = block_table.shape[1]
-    capacity = max_pages * page_size
+    pages = block_table.shape[1], page_size
+    capacity = math.prod(pages)
     if query.is_cpu:
         check_values(seq_lens, parents, capacity, k_scale=k_scale)
         check_table(block_table, seq_lens, key_pages)
-    more = seq_lens, parents, k_scale, v_scale, block_table
-    return _attend(query, key_pages, value_pages, more, kv_heads, capacity, (max_pages, page_size), *numbers)
+    groups = None
+    if cu_seq_q is not None:
+        check_ends("cu_seq_q", cu_seq_q, len(query))
+        width = group_queries(query.shape[1] // kv_heads)
+        groups = groups_of(cu_seq_q, seq_lens.clamp(max=capacity), len(query), width)
+        query, seq_lens = groups.queries(query), groups.seq_lens
+        block_table, k_scale, v_scale = map(groups.of_sequences, (block_table, k_scale, v_scale))
+    if window >= capacity:
+        window = 0
+    seen = min(capacity, window + query.shape[2] - 1) if window else capacity
+    more = seq_lens, parents, k_scale, v_scale, block_table, sinks
+    found = _attend(query, key_pages, value_pages, more, kv_heads, seen, pages, *numbers, window, softcap)
+    return groups.rows(*found) if groups else found
 
 
 @operator(
@@ -400,15 +438,18 @@ def _attend(
     scale: float,
     num_splits: int,
     split_size: int,
+    window: int = 0,
+    softcap: float = 0,
 ) -> tuple[Tensor, Tensor]:
-    """more: seq_lens, parents, the two scales and the block table. pages: as for a `Call`."""
-    head_dim, (seq_lens, parents, *_) = query.shape[-1], more
+    """more: seq_lens, parents, the two scales, the block table and sinks. pages, window, softcap: as for a `Call`."""
+    head_dim, (seq_lens, parents, *_, sinks) = query.shape[-1], more
     query, factor = positive_factor(query, scale)
     key, value = _readable(key, value)
     q = padded(query, key.shape[-1])
     call = Call(
         *(q.shape, kv_heads, capacity, pages, q.dtype, key.element_size(), q.device),
         *(seq_lens is not None, parents is not None, factor, num_splits, split_size),
+        *(window, softcap, sinks is not None),
     )
     out, lse = ready_attention(call)((q, key, value), _given(*more))
     return cut(out, head_dim), lse

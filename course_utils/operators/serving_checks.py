@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from course_utils.arguments import check_tensor, integer, once
-from course_utils.operators.prepare import MAX_GRID, check_scale
-from course_utils.operators.serving_choice import E4M3, step_workspace
+from course_utils.costs import ceil_div
+from course_utils.operators.prepare import MAX_GRID, check_scale, check_sinks, checked_softcap
+from course_utils.operators.serving_choice import E4M3, MAX_QUERIES, group_queries, step_workspace
 from course_utils.operators.tensor_core import BF16, HEAD_DIMS
 
-MAX_QUERIES, MAX_PAGE_SIZE = 16, 256
+MAX_PAGE_SIZE = 256
 MAX_KEYS = 2**30  # of a sequence: its keys and those of a piece together are an int of the kernels
 
 
@@ -47,17 +48,28 @@ def check_paged(
     value_pages: Tensor,
     block_table: Tensor,
     seq_lens: Tensor,
+    cu_seq_q: Tensor | None,
     parents: Tensor | None,
     k_scale: Tensor | None,
     v_scale: Tensor | None,
+    sinks: Tensor | None,
 ) -> None:
     """The tensors of `paged_attention`."""
-    _check_query(query, parents)
-    batch, head_dim = query.shape[0], query.shape[-1]
+    if cu_seq_q is None:
+        _check_query(query, parents)
+        batch = query.shape[0]
+    else:
+        batch = _check_packed_query(query, cu_seq_q, parents)
+    head_dim = query.shape[-1]
     shape = "pages", "page_size", "H_kv", head_dim
     _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("query", query), batch)
     _check_heads("key_pages", key_pages.shape[2], query.shape[1])
     _check_scales("key_pages", key_pages, (batch, key_pages.shape[2]), (k_scale, v_scale))
+    check_sinks(sinks, query)
+    if cu_seq_q is not None:
+        groups = batch + ceil_div(query.shape[0], group_queries(query.shape[1] // key_pages.shape[2]))
+        if groups > MAX_GRID:
+            raise ValueError(f"query has {query.shape[0]} rows, which make {groups} groups; there can be {MAX_GRID}")
 
 
 @once
@@ -134,16 +146,42 @@ def check_call(check: Callable[..., None], *args: Any) -> None:
     checked_splits(num_splits or None, split_size or None)
 
 
+def check_paged_call(*args: Any) -> None:
+    """`check_call` of `paged_attention`: a window and a softcap, 0 for None, come before the three numbers."""
+    *tensors, window, softcap, scale, num_splits, split_size = args
+    check_call(check_paged, *tensors, scale, num_splits, split_size)
+    checked_window(window or None, tensors[6])
+    checked_softcap(softcap or None)
+
+
 def _check_query(query: Tensor, parents: Tensor | None, shape: tuple[str, ...] = ("B", "H", "L_q", "d")) -> None:
     check_tensor("query", query, shape, tuple(BF16))
     batch, heads, query_length, head_dim = query.shape[-4:]
-    limits = ("batch size", batch, MAX_GRID), ("heads", heads, MAX_GRID)
-    limits += ("L_q", query_length, MAX_QUERIES), ("head dimension", head_dim, HEAD_DIMS[-1])
+    _check_sizes(("batch size", batch, MAX_GRID), ("L_q", query_length, MAX_QUERIES), *_limits(heads, head_dim))
+    if parents is not None:
+        _check_integers("parents", parents, (batch, query_length), ("query", query))
+
+
+def _check_packed_query(query: Tensor, cu_seq_q: Tensor, parents: Tensor | None) -> int:
+    """The query that cu_seq_q parts into sequences; returns how many these are."""
+    check_tensor("query", query, ("total_q", "H", "d"), tuple(BF16))
+    _check_integers("cu_seq_q", cu_seq_q, ("B + 1",), ("query", query))
+    _check_sizes(*_limits(*query.shape[1:]))
+    if cu_seq_q.shape[0] == 1:
+        raise ValueError("cu_seq_q has 1 element; it must be [B + 1], with B of at least 1")
+    if parents is not None:
+        raise ValueError("parents is given, and so is cu_seq_q; at most one of them may be")
+    return cu_seq_q.shape[0] - 1
+
+
+def _limits(heads: int, head_dim: int) -> tuple[tuple[str, int, int], ...]:
+    return ("heads", heads, MAX_GRID), ("head dimension", head_dim, HEAD_DIMS[-1])
+
+
+def _check_sizes(*limits: tuple[str, int, int]) -> None:
     for what, size, most in limits:
         if size > most:
             raise ValueError(f"query has {what} {size}; it must be at most {most}")
-    if parents is not None:
-        _check_integers("parents", parents, (batch, query_length), ("query", query))
 
 
 def _check_cache(
@@ -216,6 +254,16 @@ def checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int,
     splits = 0 if num_splits is None else integer("num_splits", num_splits, 1, MAX_GRID)
     # No cache has more keys, and torch's integers have 64 bits.
     return splits, 0 if split_size is None else min(integer("split_size", split_size, 1), 2**31)
+
+
+def checked_window(window: int | None, parents: Tensor | None) -> int:
+    """The window, 0 for None."""
+    if window is None:
+        return 0
+    checked = min(integer("window", window, 1), MAX_KEYS)  # no cache has more keys
+    if parents is not None:
+        raise ValueError(f"window is {window}, and parents is given; the nodes of a tree have no window")
+    return checked
 
 
 def check_values(seq_lens: Tensor | None, parents: Tensor | None, capacity: int, **positive: Tensor | None) -> None:

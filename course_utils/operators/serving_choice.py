@@ -15,6 +15,7 @@ from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.tensor_core import HEAD_DIMS, defines
 
 E4M3 = torch.float8_e4m3fn
+MAX_QUERIES = 16  # of a sequence, in one tile
 SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
 SHORTEST_IN_PAIRS = 1024  # where blocks share a multiprocessor: one without a neighbour is faster, so less is lost
 RESERVED_SHARED = 1024  # bytes that the driver adds for each block, from sm_80 on
@@ -66,8 +67,9 @@ def _tiles(head_dim: int, rows: int, key_bytes: int) -> Tiles:
     return Tiles(*(DecodeTile(head_dim, rows, keys, warps, stages, key_bytes) for warps, stages in sizes))
 
 
+MOST_ROWS = 32  # of a block
 # By head dimension, rows of a block and bytes of a number of the cache.
-TILES = {sizes: _tiles(*sizes) for sizes in itertools.product(HEAD_DIMS, (16, 32), (2, 1))}
+TILES = {sizes: _tiles(*sizes) for sizes in itertools.product(HEAD_DIMS, (16, MOST_ROWS), (2, 1))}
 
 
 class Call(NamedTuple):
@@ -75,7 +77,7 @@ class Call(NamedTuple):
 
     query_shape: torch.Size  # `[B, H, L_q, D]`, of decode_step with layers before
     kv_heads: int
-    capacity: int  # keys of a sequence, at most
+    capacity: int  # keys of a sequence, at most, without those before the windows of its queries
     pages: tuple[int, ...]  # entries of a row of the block table, and keys of a page; none without pages
     dtype: torch.dtype  # of query
     key_bytes: int  # of a number of the cache: 1 for E4M3, which has scales
@@ -85,6 +87,15 @@ class Call(NamedTuple):
     factor: float  # of the scores
     num_splits: int  # 0 for None, as is split_size
     split_size: int
+    window: int = 0  # 0: none, as is a softcap of 0
+    softcap: float = 0
+    has_sinks: bool = False
+
+    @property
+    def softmax_options(self) -> tuple[str, ...]:
+        """Options of a kernel for pages."""
+        given = {"WINDOW": self.window, "SOFTCAP": self.softcap, "SINKS": self.has_sinks}
+        return defines(**{name: 1 for name, value in given.items() if value})
 
     @property
     def file(self) -> str:
@@ -125,7 +136,12 @@ def plan(call: Call) -> Plan:
 
 def block_rows(rows: int) -> int:
     """B_r for so many rows, the queries of a group of heads."""
-    return 16 if rows <= 16 else 32
+    return 16 if rows <= 16 else MOST_ROWS
+
+
+def group_queries(heads: int) -> int:
+    """How many queries fill a tile, where so many heads share a key head."""
+    return max(1, min(MAX_QUERIES, MOST_ROWS // heads))
 
 
 def decode_tile(rows: int, blocks: int, head_dim: int, key_bytes: int, device: torch.device) -> DecodeTile:

@@ -49,13 +49,14 @@ class ReadyPieces(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def ready_attention(call: Call) -> ReadyPieces:
-    """Launches for query, key and value; more: lengths, parents, scales and the block table, those that the call
+    """Launches for query, key and value; more: lengths, parents, scales, the block table and sinks, those that the call
     has."""
     (tile, row_tiles, how), (batch, heads, query_length, columns) = plan(call), call.query_shape
     outputs, parts = _outputs(call, how)
     lengths = _passed_or_empty(call.ragged, torch.int32, call.device)
+    options = *tile.options, *call.softmax_options
     attend = ReadyLaunch(
-        module(f"{FOLDER}/{call.file}.cu", tile.options, call.dtype).get_function(call.kernel),
+        module(f"{FOLDER}/{call.file}.cu", options, call.dtype).get_function(call.kernel),
         (row_tiles, call.kv_heads, how.pieces),
         tile.block,
         (
@@ -64,7 +65,7 @@ def ready_attention(call: Call) -> ReadyPieces:
             *(*int_scalars(batch, call.capacity, query_length, heads // call.kv_heads), np.float32(call.factor)),
             *int_scalars(call.ragged, call.tree, how.wanted, how.size),
             *(2 * (PASSED,) if call.key_bytes == 1 else ()),
-            *((PASSED, *int_scalars(*call.pages)) if call.pages else ()),
+            *(_arguments_of_pages(call) if call.pages else ()),
         ),
         tile.shared_bytes,
     )
@@ -115,6 +116,12 @@ def _outputs(call: Call, how: Cut) -> tuple[tuple[Any, ...], tuple[object, ...]]
     shapes += several * [(pieces, torch.float32), (pieces[:-1], torch.float32)]
     outputs = tuple((shape, torch.empty(shape, device="meta").stride(), dtype) for shape, dtype in shapes)
     return outputs, 2 * (LAID_OUT if several else _passed_or_empty(False, torch.float32, call.device),)
+
+
+def _arguments_of_pages(call: Call) -> tuple[object, ...]:
+    """The last arguments of a kernel for pages."""
+    sinks = _passed_or_empty(call.has_sinks, torch.float32, call.device)
+    return PASSED, *int_scalars(*call.pages, call.window), np.float32(call.softcap), sinks
 
 
 def _passed_or_empty(is_passed: object, dtype: torch.dtype, device: torch.device) -> object:

@@ -19,6 +19,7 @@ from course_utils.operators.library import operator
 from course_utils.operators.prepare import (
     autocast,
     check_call,
+    check_ends,
     check_inputs,
     check_own_value_dim,
     check_sinks,
@@ -30,6 +31,7 @@ from course_utils.operators.prepare import (
     for_kernels,
     gradients,
     has_own_value_dim,
+    packed_outputs,
     padded,
     positive_factor,
     with_one_head_dim,
@@ -93,8 +95,8 @@ def varlen_attention(
     _check_packed(query, key, value)
     query, key, value = autocast(query, key, value)
     _check_sequences(query, cu_seq_q, cu_seq_k)
-    _check_ends("cu_seq_q", cu_seq_q, query.shape[0])
-    _check_ends("cu_seq_k", cu_seq_k, key.shape[0])
+    check_ends("cu_seq_q", cu_seq_q, query.shape[0])
+    check_ends("cu_seq_k", cu_seq_k, key.shape[0])
     numbers = flag("is_causal", is_causal), NO_WINDOW if window is None else integer("window", window, 1, MAX_LENGTH)
     has_own, columns = has_own_value_dim(query, value), value.shape[-1]
     checked = [_with_a_row(tensor) for tensor in (query, key, key if has_own else value)]
@@ -132,14 +134,6 @@ def _check_sequences(query: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, *_: obje
         raise ValueError(
             f"cu_seq_k has {cu_seq_k.shape[0]} elements; it must have {cu_seq_q.shape[0]}, as cu_seq_q has"
         )
-
-
-def _check_ends(name: str, ends: Tensor, rows: int) -> None:
-    """On a GPU the host would have to wait for the numbers."""
-    if ends.device.type != "cpu" or torch.compiler.is_compiling():
-        return
-    if ends[0] != 0 or (ends.diff() < 0).any() or ends[-1] > rows:
-        raise ValueError(f"{name} is {ends.tolist()}; it must begin with 0, never fall, and end at {rows} or before")
 
 
 def _without_keys(
@@ -223,12 +217,6 @@ def _check_gradient(
     check_tensor("lse", lse, (query.shape[1], query.shape[0]), (torch.float32,), like=("query", query))
 
 
-def _outputs(query: Tensor) -> tuple[Tensor, Tensor]:
-    """What is returned: out `[total, H, d]`, and the log-sum-exp, float32 `[H, total]`."""
-    rows, heads, _ = query.shape
-    return query.new_empty(query.shape), query.new_empty((heads, rows), dtype=torch.float32)
-
-
 def _flops(query: Tensor, key: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor) -> int:
     """FLOPs of the products of all pairs inside of the sequences, causal or not."""
     pairs = int((cu_seq_q.diff().long() * cu_seq_k.diff().long()).sum())
@@ -265,7 +253,7 @@ def _gradient(
 
 @operator(
     f"varlen_attention(Tensor query, Tensor key, Tensor value, {OF_SEQUENCES}) -> (Tensor out, Tensor lse)",
-    fake=lambda query, *_: _outputs(query),
+    fake=lambda query, *_: packed_outputs(query),
     check=_check,
     flops=lambda query, key, value, sinks, *others: _flops(query, key, *others[:2]),
     gradient=_gradient,
@@ -275,7 +263,7 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple
     sinks, cu_seq_q, cu_seq_k, is_causal, window, softcap, scale = others
     by_maps, columns = _by_maps(query), query.shape[-1]
     q, k, v, factor = _laid_out(query, key, value, scale, by_maps)
-    out, lse = _outputs(_packed(q))
+    out, lse = packed_outputs(_packed(q))
     written = _heads_first(out) if by_maps else q.new_empty(q.shape)
     launch = _ready_forward(_call(q, k, factor, softcap, sinks), by_maps)
     rows = rows_of_sequences(cu_seq_q, cu_seq_k, query.shape[0], is_causal, window)

@@ -6,6 +6,9 @@ and of the other queries those before it or, in a tree, its ancestors.
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +25,9 @@ def decode_attention(
     parents: Tensor | None = None,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
+    softcap: float | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale · Q Kᵀ) V in float64, sequence by sequence.
@@ -31,10 +37,11 @@ def decode_attention(
         seq_lens: `[B]`, how many of the L keys count; None: all.
         parents: `[B, L_q]`, the queries as a tree, -1 for a root; None: a chain.
         k_scale, v_scale: `[B, H_kv]`, factors of the numbers in key and value.
+        window, sinks, softcap: as for `attention`.
 
     Returns:
         float64 `[B, H, L_q, d]`, zeros for a query that sees no key; with return_lse `(out, lse)`, lse `[B, H, L_q]`,
-        minus infinity for such a query.
+        minus infinity for such a query, or the sink.
     """
     key, value = (
         tensor.double() if factor is None else tensor.double() * factor.double()[..., None, None]
@@ -45,9 +52,11 @@ def decode_attention(
         q, k, v = query[b : b + 1].double(), key[b : b + 1, :, :length], value[b : b + 1, :, :length]
         if length:
             mask = seen_keys(q.shape[2], length, None if parents is None else parents[b].tolist()).to(q.device)
-            out, lse = attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True, return_lse=True)
+            model = {"window": window, "sinks": sinks, "softcap": softcap, "scale": scale}
+            out, lse = attention(q, k, v, attn_mask=mask, enable_gqa=True, return_lse=True, **model)
         else:
             out, lse = torch.zeros_like(q), q.new_full(q.shape[:3], -torch.inf)
+            lse = lse if sinks is None else sinks.double()[:, None].expand_as(lse)
         outs.append(out)
         lses.append(lse)
     out, lse = torch.cat(outs), torch.cat(lses)
@@ -75,16 +84,33 @@ def paged_attention(
     value_pages: Tensor,
     block_table: Tensor,
     seq_lens: Tensor,
-    **options: Tensor | float | bool | None,
+    *,
+    cu_seq_q: Tensor | None = None,
+    **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`decode_attention` over pages `[pages, page_size, H_kv, d]`: key j of sequence b is row `j % page_size` of page
-    `block_table[b, j // page_size]`. options: the keyword arguments of `decode_attention`."""
+    `block_table[b, j // page_size]`. options: the keyword arguments of `decode_attention`. With cu_seq_q query is
+    `[total_q, H, d]`, and rows `cu_seq_q[b]` to `cu_seq_q[b + 1] - 1` are the queries of sequence b; lse
+    `[H, total_q]`."""
     page_size = key_pages.shape[1]
     positions = torch.arange(int(seq_lens.max()) if len(seq_lens) else 0, device=query.device)
     pages = block_table.long()[:, positions // page_size]
     pages = pages.masked_fill(positions >= seq_lens[:, None], 0)  # entries past a sequence's end may be anything
     key, value = (tensor[pages, positions % page_size].transpose(1, 2) for tensor in (key_pages, value_pages))
-    return decode_attention(query, key, value, seq_lens=seq_lens, **options)
+    if cu_seq_q is None:
+        return decode_attention(query, key, value, seq_lens=seq_lens, **options)
+    return_lse = options.pop("return_lse", False)
+    scales = {name: options.pop(name) for name in ("k_scale", "v_scale") if options.get(name) is not None}
+    unseen = query.transpose(0, 1)[None], key[:1, :, :0], value[:1, :, :0]  # for rows behind the last sequence
+    out, lse = decode_attention(*unseen, **options, return_lse=True)
+    for b, (first, end) in enumerate(itertools.pairwise(cu_seq_q.tolist())):
+        if first < end:
+            queries = query[first:end].transpose(0, 1)[None]
+            own = {name: scale[b, None] for name, scale in scales.items()} | {"seq_lens": seq_lens[b, None]}
+            found = decode_attention(queries, key[b, None], value[b, None], **own, **options, return_lse=True)
+            out[:, :, first:end], lse[:, :, first:end] = found
+    out, lse = out[0].transpose(0, 1), lse[0]
+    return (out, lse) if return_lse else out
 
 
 def append_paged(

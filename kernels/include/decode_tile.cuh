@@ -7,7 +7,8 @@
 // a time, and it waits for no other warp before the end, where the warps' results are merged.
 //
 // A block is (32, WARPS): threadIdx.x is the lane, threadIdx.y the warp.
-// Include after D, B_R, B_C, WARPS and STAGES are defined, and CACHE_BITS as 8 for keys in E4M3.
+// Include after D, B_R, B_C, WARPS and STAGES are defined, and CACHE_BITS as 8 for keys in E4M3. Options
+// besides: WINDOW=1, and those of model_softmax.cuh.
 #pragma once
 constexpr int THREADS = 32, ROWS = B_R;   // a warp copies a tile, and has all rows
 #include "attention_tile.cuh"
@@ -15,6 +16,9 @@ constexpr int THREADS = 32, ROWS = B_R;   // a warp copies a tile, and has all r
 #include "merge_parts.cuh"
 #include "pieces.cuh"
 
+#ifndef WINDOW
+#define WINDOW 0
+#endif
 static_assert(STAGES >= 2, "STAGES must be at least 2");
 static_assert(B_C <= 32, "B_C must be at most 32");   // a lane looks up the place of a key
 
@@ -39,10 +43,11 @@ struct Tiles {
 // The queries stand at the last L_q positions of a sequence, the first of them at `first`, which is
 // negative where the sequence has fewer keys. A query sees every key before `first`, and after that
 // itself and its ancestors: in a chain all queries before it, in a tree those that `parents` says,
-// whose entries are smaller than their index; less than 0 is the root.
+// whose entries are smaller than their index; less than 0 is the root. With WINDOW=1 it sees the last
+// `window` of these up to itself.
 struct Queries {
     const int* parents;
-    int L_q, first, tree;
+    int L_q, first, tree, window;
 
     // Bit t: query i sees the key of query t.
     __device__ unsigned seen_by(int i) const {
@@ -51,6 +56,9 @@ struct Queries {
         for (int t = i; t >= 0; t = min(parents[t], t - 1)) seen |= 1u << t;
         return seen;
     }
+
+    // Whether the window of some query begins after key j.
+    __device__ bool windows_begin_after(int j) const { return WINDOW && j <= first + L_q - 1 - window; }
 };
 
 // Starts to copy a tile of K and of V. `row_of(n)` says in which row of both key n of the tile is;
@@ -71,17 +79,20 @@ __device__ inline void copy_keys(Stage& stage, const cache_t* K, const cache_t* 
 }
 
 // The queries of the block's rows, `row0` and on, meet a tile of keys, j0, j0 + 1, ..., the last of
-// them below `end`.
+// them below `end`. scale_per_cap: as for cap_scores.
 __device__ inline void meet_keys(OnlineSoftmax& state, const scalar_t* Q, const Stage& stage,
-                                 const Queries& queries, int row0, int j0, int end, float factor) {
+                                 const Queries& queries, int row0, int j0, int end, float factor,
+                                 float scale_per_cap) {
     Scores S;
     compute_scores(S, Q, stage.K);
-    if (j0 + B_C > min(end, queries.first))
+    if (SOFTCAP) cap_scores(S, scale_per_cap);
+    if (j0 + B_C > min(end, queries.first) || queries.windows_begin_after(j0))
         mask_scores(S, [=](int row) {
-            const unsigned seen = queries.seen_by((row0 + row) % queries.L_q);
+            const int i = (row0 + row) % queries.L_q;
+            const unsigned seen = queries.seen_by(i);
             return [=](int key) {
                 const int j = j0 + key, t = j - queries.first;
-                return j < end && (t < 0 || seen >> t & 1);
+                return j < end && (t < 0 || seen >> t & 1) && (!WINDOW || t > i - queries.window);
             };
         });
     update_maximum(state, S, factor);
@@ -134,9 +145,10 @@ __device__ inline void stream(Tiles& tile, int tiles, StartCopies start_copies, 
 }
 
 // Merges what the block's warps have; `write(row, column, o, lse)` gets four columns of a row, for
-// each of the B_R rows. The keys' stages give way to it.
-template <class Write>
-__device__ inline void merge_warps(OnlineSoftmax& state, Tiles& tile, Write write) {
+// each of the B_R rows. The keys' stages give way to it. With SINKS=1 one part more is the sink,
+// `sink_of(row)`, whose output is 0.
+template <class SinkOf, class Write>
+__device__ inline void merge_warps(OnlineSoftmax& state, Tiles& tile, SinkOf sink_of, Write write) {
     normalize(state);
     __syncthreads();   // every warp is done with its keys
     const int lane = threadIdx.x;
@@ -156,8 +168,12 @@ __device__ inline void merge_warps(OnlineSoftmax& state, Tiles& tile, Write writ
         const int row = e / (D / 4), column = e % (D / 4) * 4;
         float4 o;
         const float lse = merge_parts(
-            o, 0, WARPS, 1, [&](int w) { return tile.parts.LSE[w][row]; },
-            [&](int w) { return *reinterpret_cast<float4*>(&tile.parts.O[w][row][column]); });
+            o, 0, WARPS + SINKS, 1,
+            [&](int w) { return w < WARPS ? tile.parts.LSE[w][row] : sink_of(row); },
+            [&](int w) {
+                return w < WARPS ? *reinterpret_cast<float4*>(&tile.parts.O[w][row][column])
+                                 : make_float4(0, 0, 0, 0);
+            });
         write(row, column, o, lse);
     }
 }
@@ -172,6 +188,8 @@ struct Problem {
     float* LSE;             // [B, H, L_q]
     float *O_parts, *LSE_parts;   // [pieces, H, L_q, D] and [pieces, H, L_q]
     float k_factor = 1, v_factor = 1;   // of the numbers in K and V
+    int window = 0;
+    ModelSoftmax softmax = {};
 };
 
 // Rows `first` and on, B_R of them, of key head `head` of so many.
@@ -193,8 +211,11 @@ __device__ inline void attend(const Problem& problem, const Piece& piece, const 
     const int row0 = which.first, rows = problem.group * problem.L_q;
     const long long head = (long long)piece.sequence * which.heads + which.head;
     const Queries queries{problem.parents + (long long)piece.sequence * problem.L_q, problem.L_q,
-                          piece.keys - problem.L_q, problem.tree};
-    const float factor = problem.scale * LOG2_E * problem.k_factor;
+                          piece.keys - problem.L_q, problem.tree, problem.window};
+    const ModelSoftmax& softmax = problem.softmax;
+    const float factor =
+        SOFTCAP ? softmax.softcap * LOG2_E : problem.scale * LOG2_E * problem.k_factor;
+    const float scale_per_cap = SOFTCAP ? problem.scale * problem.k_factor / softmax.softcap : 0;
 
     OnlineSoftmax state;
     initialize(state);
@@ -207,12 +228,17 @@ __device__ inline void attend(const Problem& problem, const Piece& piece, const 
         [&](Stage& stage, int t) {
             const int j0 = piece.first + t * B_C;
             complete(stage, t);
-            meet_keys(state, tile.Q, stage, queries, row0, j0, piece.end, factor);
+            meet_keys(state, tile.Q, stage, queries, row0, j0, piece.end, factor, scale_per_cap);
         });
 
     const bool whole = piece.parts == 1;
     const long long part = (long long)piece.number * which.heads + which.head;
-    merge_warps(state, tile, [=](int row, int column, float4 o, float lse) {
+    auto sink_of = [=](int row) {   // in the first part alone: parts are of disjoint sets of keys
+        const int r = row0 + row;
+        if (piece.part > 0 || r >= rows) return NEG_INF;
+        return softmax.sink_logits[which.head * problem.group + r / problem.L_q];
+    };
+    merge_warps(state, tile, sink_of, [=](int row, int column, float4 o, float lse) {
         if (row0 + row >= rows) return;
         o.x *= problem.v_factor, o.y *= problem.v_factor;
         o.z *= problem.v_factor, o.w *= problem.v_factor;
@@ -244,16 +270,16 @@ __device__ inline auto copies_of_rows(const cache_t* K, const cache_t* V, int L,
 }
 
 // Keys [first, end) of a sequence and of one head, in pages [pages, page_size, heads, D]: tile t
-// begins at key first + t · B_C.
+// begins at key first + t · B_C. Key 0 is the one that has `skipped` keys of the sequence before it.
 struct PagedKeys {
     const cache_t *K, *V;   // of the head
     PageTable table;
-    int pitch, first, end;
+    int pitch, first, end, skipped;
 
     // In which row of the pages this lane's key of a tile is, −1 for none.
     __device__ int look_up(int t) const {
         const int n = threadIdx.x, j = first + t * B_C + n;
-        return n >= B_C || j >= end ? -1 : table.row_of(j);
+        return n >= B_C || j >= end ? -1 : table.row_of(j + skipped);
     }
 
     // Starts to copy a tile whose rows the lanes have looked up.
@@ -263,8 +289,16 @@ struct PagedKeys {
 };
 
 __device__ inline PagedKeys keys_in_pages(const cache_t* K, const cache_t* V, const PageTable& table,
-                                          const Rows& which, const Piece& piece) {
-    return {K + which.head * D, V + which.head * D, table, which.heads * D, piece.first, piece.end};
+                                          const Rows& which, const Piece& piece,
+                                          int skipped = 0) {
+    return {K + which.head * D, V + which.head * D, table, which.heads * D, piece.first, piece.end,
+            skipped};
+}
+
+// With WINDOW=1 a batch counts no more keys of a sequence than some query's window has, its last
+// ones: how many of all its keys, `capacity` at most, come before.
+__device__ inline int keys_before_window(const int* seq_lens, int capacity, const Piece& piece) {
+    return WINDOW ? Batch{seq_lens, 0, capacity, 1}.keys(piece.sequence) - piece.keys : 0;
 }
 
 // `start_copies` for these. Each lane looks up a key of the next tile, before the copies of this one

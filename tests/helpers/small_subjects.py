@@ -102,7 +102,8 @@ def paged_cache() -> Subject:
     parts, lse_parts = torch.zeros(pieces, heads, 1, d), torch.zeros(pieces, heads, 1)
     args = query, *cache, torch.zeros_like(query), torch.zeros(2, heads, 1), parts, lse_parts, lengths
     args += torch.full((2, 1), -1, dtype=torch.int32), *ints(2, page * table.shape[1], 1, heads)
-    args += np.float32(d**-0.5), *ints(1, 0, 0, size), table, *ints(table.shape[1], page)
+    args += np.float32(d**-0.5), *ints(1, 0, 0, size), table, *ints(table.shape[1], page, 0)
+    args += np.float32(0), torch.empty(0)
     tile = serving_choice.TILES[d, 16, 2].small
     source, grid = "06_serving/paged_cache.cu", (1, 1, pieces)
     launch = Launch(source, "paged_cache", grid, tile.block, args, (*tile.options, "-DBF16=0"), tile.shared_bytes)

@@ -117,8 +117,19 @@ def cache_inputs(device, *, paged=False, eight_bits=False):
         scales = tuple(tensors.random(2, 2, device=device, seed=seed).abs() + 0.1 for seed in (3, 4))
     lengths, parents = torch.tensor([7, 0], dtype=torch.int32), torch.tensor([[-1, 0], [-1, -1]], dtype=torch.int32)
     table = torch.tensor([[2, 0, 2], [9, 9, 9]], dtype=torch.int32)
-    of_pages = (table.to(device),) if paged else ()
-    return query, key, value, *of_pages, lengths.to(device), parents.to(device), *scales, 0.3, 2, 0
+    if paged:  # without cu_seq_q, sinks, window and softcap
+        table = table.to(device), lengths.to(device), None
+        return query, key, value, *table, parents.to(device), *scales, None, 0, 0.0, 0.3, 2, 0
+    return query, key, value, lengths.to(device), parents.to(device), *scales, 0.3, 2, 0
+
+
+def packed_cache_inputs(device):
+    """Those of paged_attention with all options: 2 queries of a sequence, none of the other, and a row behind them."""
+    given = cache_inputs(device, paged=True)
+    query = tensors.random(4, 3, 24, device=device, dtype=HALF).transpose(0, 1)  # [total_q, H, d]
+    cu_seq_q = torch.tensor([0, 2, 2], dtype=torch.int32, device=device)
+    sinks = tensors.random(4, device=device, seed=7)
+    return query, *given[1:5], cu_seq_q, None, None, None, sinks, 3, 5.0, *given[-3:]
 
 
 def new_tokens(device, *layers, count=2):
@@ -193,6 +204,7 @@ EXAMPLES = {
     "decode_attention": (serving._decode, lambda device, grad: cache_inputs(device)),
     "decode_attention, FP8": (serving._decode, lambda device, grad: cache_inputs(device, eight_bits=True)),
     "paged_attention": (serving._paged, lambda device, grad: cache_inputs(device, paged=True)),
+    "paged_attention, packed": (serving._paged, lambda device, grad: packed_cache_inputs(device)),
     "append_paged": (serving._append, lambda device, grad: (*new_tokens(device), None, None)),
     "decode_step": (serving._step, lambda device, grad: step_inputs(device)),
     "merge_attention": (
@@ -381,6 +393,8 @@ def test_no_operator_reads_a_tensor_without_memory(name, device):
         ("sparse_mla", "value_dim", (0, 41)),
         ("select_topk", "k", (0, 2049)),
         ("paged_attention", "num_splits", (-1, 65536)),
+        ("paged_attention, packed", "window", (-1,)),
+        ("paged_attention, packed", "softcap", (-1.0, 1e5)),
         ("decode_attention", "split_size", (-1, 4)),  # num_splits is 2 there
         ("decode_step", "split_size", (-1, 4)),
     ],
@@ -852,6 +866,7 @@ def test_the_flop_counter_counts_the_pairs_of_a_pattern(pattern, device):
         ("sparse_mla_backward", 2 * 5 * 2 * 3 * (3 * 40 + 2 * 24)),
         ("decode_attention", 4 * 2 * 4 * 2 * 9 * 24),
         ("paged_attention", 4 * 2 * 4 * 2 * 9 * 24),
+        ("paged_attention, packed", 4 * 3 * 4 * 3 * 24),  # of a window
         ("decode_step", 3 * 4 * 2 * 4 * 2 * 9 * 64),
         ("naive_attention", 4 * 2 * 5 * 3 * 24),
         ("flash_attention_minimal_backward", 10 * 2 * 5 * 3 * 24),
