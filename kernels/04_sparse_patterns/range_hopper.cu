@@ -85,7 +85,6 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         __syncwarp();   // all lanes have read it, before one of them gives Q back for its warp
         if (work.tiles.end == 0) break;
         const int i_w = work.i0 + w * ROWS;
-        const float sink = SINKS ? model.softmax.sink(work.head % model.heads) : NEG_INF;
         const Keys top = keys_of(problem, i_w), bottom = keys_of(problem, i_w + ROWS - 1);
         const Keys* seen = shared.seen[w] + warp_row();
         if (threadIdx.x % 128 < ROWS)
@@ -142,6 +141,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         const InMemory to = in_memory(problem, work.head);
         const int pitch = DILATED ? problem.dilation : 1;
         const long long row = ((long long)to.head * problem.L_q + i_w) * pitch + to.residue;
+        const float sink = SINKS ? model.softmax.sink(work.head % model.heads) : NEG_INF;
         normalize(O, rows, LSE + row, problem.L_q - i_w, 1, pitch, sink);   // line 20
         store_output(shared, O, out, i_w, to.head, w, to.panel());
     }
