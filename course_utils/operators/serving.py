@@ -1,4 +1,4 @@
-"""One new token, or a few, against a long cache (kernels/06_serving), in fp16 and bf16, the cache also in E4M3.
+"""One new token, a few or a chunk, against a long cache (kernels/06_serving), in fp16 and bf16, the cache also in E4M3.
 
 The keys are cut into pieces, so that there is work for the whole GPU; a block attends one, and merge.cu adds up what
 the blocks have found. The grid follows from the capacity of the cache, the pieces from the lengths on the device:
