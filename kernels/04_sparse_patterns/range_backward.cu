@@ -11,7 +11,7 @@
 // backward_round_dq of 03_flash_attention_v2/backward.cu, whose tile this is.
 //
 // With TABLE=1 the file holds table_dk_dv in place of range_dk_dv, for table_forward of range.cu:
-// key j is seen by the rows starts[j] <= r < ends[j], int32 [L_k], neither of which falls. SOFTCAP=1
+// key j is seen by the rows starts[j] <= r < ends[j], int32 [L_k]; neither array falls. SOFTCAP=1
 // gives it a softcap; what it has to know of sinks is in LSE.
 //
 // With DQ_PASS=1 no block adds to dQ_sum, and the file also holds range_dq, or with TABLE=1 table_dq:

@@ -8,8 +8,8 @@
 // are one long row, whose columns c·D … c·D + D − 1 are a row of class c: a tensor map with rows that
 // long has the classes side by side, and the copy engine takes a box of one of them.
 //
-// With TABLE=1 row r sees the keys starts[r] <= j < ends[r], from two arrays, int32 [L_q], neither of
-// which falls. SOFTCAP=1 and SINKS=1 give table_forward a softcap, > 0, and attention sinks
+// With TABLE=1 row r sees the keys starts[r] <= j < ends[r], by two arrays, int32 [L_q], that never
+// fall. SOFTCAP=1 and SINKS=1 give table_forward a softcap, > 0, and attention sinks
 // (model_softmax.cuh): a logit for each of the heads_of_batch query heads of a batch, fp32. Those have no
 // keys, while the `sinks` of range_forward do.
 //
@@ -71,7 +71,7 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     for (Gate& gate : shared.gate_Q) fill_with_nothing(gate, round % 2);
 }
 
-// scale: of the scores that are capped; heads: of a batch, of which each has a sink.
+// scale: the factor of the scores before the cap; heads: query heads of a batch, each with its sink.
 struct Model { ModelSoftmax softmax; float scale; int heads; };
 
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
