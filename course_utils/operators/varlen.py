@@ -74,7 +74,8 @@ def varlen_attention(
     Args:
         query: `[total_q, H, d]`, float16 or bfloat16, d up to 256, on the CPU (emulator) or a GPU.
         key, value: `[total_k, H_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H. The
-            last dimension of value may be another, and is that of out.
+            last dimension of value may be another, and is that of out. All rows must be finite, those behind the last
+            sequence, too: a tile may have rows of two sequences, and 0 · NaN is NaN.
         cu_seq_q, cu_seq_k: int32 `[n + 1]` on the device of query: sequence s has the rows `cu_seq_q[s]` to
             `cu_seq_q[s + 1] - 1` of query, and the same of key and value. They begin with 0 and never fall; sequences
             may be empty, and n may be 0. Rows behind the last sequence see no key. On a GPU their values are not looked

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from course_utils import measured, plots, show
-from course_utils.chapters import best_peers
 from course_utils.chapters.tensors import normal
 from course_utils.measured import Row, sparse_patterns
-from course_utils.measured.best_peers import pairs
+from course_utils.measured.best_peers import FLASH_4, PACKAGES, pairs
 from course_utils.measured.model_softmax import BACKWARD, FORWARD, RECORD, WITHOUT
 from course_utils.operators import flash_attention_v2
 
@@ -55,14 +54,17 @@ def show_costs() -> None:
     record = measured.load(RECORD)
     rows: dict[str, Row] = {}
     for part in (FORWARD, BACKWARD):
-        for pair in pairs(record, (part,)):
+        for pair in sorted(pairs(record, (part,)), key=lambda pair: pair.peer != WITHOUT):
             row = rows.setdefault(pair.work, {"added": pair.work})
             row[f"{part}, ms"] = pair.our_ms
             if pair.peer == WITHOUT:
                 row[f"{part} ÷ without"] = 1 / pair.speed
             else:
                 row[f"{pair.peer}, {part}, ms"] = pair.peer_ms
-    lengths = " and ".join(f"{length:,}" for length in dict.fromkeys(row["length"] for row in record.rows))
+    lengths = ", ".join(
+        f"{length:,} {part}" for part, length in {row["part"]: row["length"] for row in record.rows}.items()
+    )
     shape = f"B = 1, H = {sparse_patterns.HEADS}, d = {sparse_patterns.HEAD_DIM}, L = {lengths}"
+    where = f"{measured.caption(record)}, {FLASH_4} {record.versions[PACKAGES[FLASH_4]]}"
     decimals = {name: 3 if "ms" in name else 2 for row in rows.values() for name in row if name != "added"}
-    show.table(list(rows.values()), f"{shape}; {best_peers.caption(record)}", decimals=decimals)
+    show.table(list(rows.values()), f"{shape}; {where}", decimals=decimals)
