@@ -98,8 +98,8 @@ def course_attention(
         if is_causal is not None and is_causal != causal:
             raise ValueError(f"is_causal is {is_causal}, and the model's mask says {causal}: {INSTEAD}")
     _check_window(sliding_window, window, causal, key.shape[2])
-    if causal and not torch.compiler.is_compiling():
-        _check_positions(position_ids, query.shape[0], sequences)
+    if causal:
+        query = _where_positions_fit(query, module, position_ids, sequences)
     extras = {"softcap": softcap, "sinks": None if s_aux is None else s_aux.float()}
     extras |= {"scale": scaling, "enable_gqa": True}
     if window is not None and not causal:
@@ -136,20 +136,41 @@ def _check_window(sliding_window: int | None, window: int | None, causal: bool, 
         raise ValueError(f"sliding_window is {sliding_window}, and the model's mask has {of_mask}: {INSTEAD}")
 
 
-def _check_positions(position_ids: Tensor | None, batch: int, sequences: tuple[Tensor, Tensor] | None) -> None:
-    """Packed sequences that the model's mask does not part, as with a cache, would see each other."""
+def _where_positions_fit(
+    query: Tensor, module: nn.Module, position_ids: Tensor | None, sequences: tuple[Tensor, Tensor] | None
+) -> Tensor:
+    """query, unless position_ids begin anew where the model's mask does not part them: packed sequences, as with a
+    cache, would see each other."""
     if position_ids is None or position_ids.ndim > 2 or position_ids.shape[-1] == 1:
-        return
-    anew = nn.functional.pad(position_ids.expand(batch, -1).diff() < 0, (1, 0))
+        return query
+    in_graph = torch.compiler.is_compiling()
+    if in_graph and getattr(module, "layer_idx", None):
+        return query  # the first layer has waited for the same positions
+    steps = position_ids.expand(query.shape[0], -1).diff()
+    # Positions of padding, which is a sequence of the mask, may all be the same.
+    anew = nn.functional.pad(steps <= 0 if sequences is None else steps < 0, (1, 0))
     if sequences is not None:
         # The last number is the end of all sequences, where no row is.
         begins = anew.new_zeros(anew.numel() + 1).index_fill(0, sequences[0].long(), True)
         anew = anew & ~begins[:-1].view_as(anew)
-    if anew.any():
+    nothing = _unless(anew.any())
+    return query + nothing.to(query.dtype) if in_graph else query  # a graph leaves out what nobody takes
+
+
+@torch.library.custom_op("attention_course::unless_positions_begin_anew", mutates_args=())
+def _unless(anew: Tensor) -> Tensor:
+    """Returns 0, or raises an error; in a graph that happens when it runs."""
+    if anew:
         raise ValueError(
             "position_ids begin anew where no sequence of the model's mask begins: packed sequences need "
             "use_cache=False, no attention_mask, and a model that makes its mask of position_ids"
         )
+    return torch.zeros_like(anew)
+
+
+@_unless.register_fake
+def _(anew: Tensor) -> Tensor:
+    return torch.zeros_like(anew)
 
 
 @functools.cache  # a pattern keeps its lists

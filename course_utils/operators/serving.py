@@ -140,7 +140,8 @@ def paged_attention(
             `cu_seq_q[b]` to `cu_seq_q[b + 1] - 1`, as many as it likes, a chunk of a prompt or one token or none. It
             begins with 0 and never falls; on a GPU its numbers are not looked at, and others give wrong results. Rows
             behind the last sequence see no key. out is `[total_q, H, d]`, lse `[H, total_q]`. Not with parents.
-        window: a query sees the last `window` keys up to itself, and only their pages are read. Not with parents.
+        window: a query sees the last `window` keys up to itself. Pages in front of all windows of a sequence's queries,
+            with cu_seq_q those more than 15 keys in front, are not read, and may have any number. Not with parents.
         sinks: float32 `[H]`: for each query head one more logit in the sum of exponentials, without a value; it is in
             lse, also for a query that sees no key.
         softcap: `softcap · tanh(S / softcap)` takes the place of the scaled scores S.
@@ -340,12 +341,15 @@ def _paged(query: Tensor, key_pages: Tensor, value_pages: Tensor, *others: Any) 
     capacity = math.prod(pages)
     if query.is_cpu:
         check_values(seq_lens, parents, capacity, k_scale=k_scale)
-        check_table(block_table, seq_lens, key_pages)
     groups = None
     if cu_seq_q is not None:
         check_ends("cu_seq_q", cu_seq_q, len(query))
         width = group_queries(query.shape[1] // kv_heads)
         groups = groups_of(cu_seq_q, seq_lens.clamp(max=capacity), len(query), width)
+    if query.is_cpu:
+        in_groups = ceil_div(cu_seq_q.diff(), width)[:, None] * width if groups else query.shape[2]
+        check_table(block_table, seq_lens, key_pages, window + in_groups - 1 if window else MAX_KEYS)
+    if groups:
         query, seq_lens = groups.queries(query), groups.seq_lens
         block_table, k_scale, v_scale = map(groups.of_sequences, (block_table, k_scale, v_scale))
     if window >= capacity:

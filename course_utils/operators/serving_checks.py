@@ -181,7 +181,8 @@ def _limits(heads: int, head_dim: int) -> tuple[tuple[str, int, int], ...]:
 def _check_sizes(*limits: tuple[str, int, int]) -> None:
     for what, size, most in limits:
         if size > most:
-            raise ValueError(f"query has {what} {size}; it must be at most {most}")
+            others = "; paged_attention takes more with cu_seq_q" if what == "L_q" else ""
+            raise ValueError(f"query has {what} {size}; it must be at most {most}{others}")
 
 
 def _check_cache(
@@ -279,10 +280,11 @@ def check_values(seq_lens: Tensor | None, parents: Tensor | None, capacity: int,
             raise ValueError(f"{name} goes down to {scale.min().item()}; it must be positive")
 
 
-def check_table(block_table: Tensor, seq_lens: Tensor, key_pages: Tensor) -> None:
-    """Checks the numbers of the pages, on the CPU only."""
+def check_table(block_table: Tensor, seq_lens: Tensor, key_pages: Tensor, most: Tensor | int = MAX_KEYS) -> None:
+    """Checks the numbers of the pages that the last `most` keys of each sequence are in, on the CPU only."""
     pages, page_size = key_pages.shape[-4:-2]
-    used = torch.arange(block_table.shape[1]) * page_size < seq_lens[:, None]
+    first = torch.arange(block_table.shape[1]) * page_size  # key of each page
+    used = (first < seq_lens[:, None]) & (first + page_size > seq_lens[:, None] - most)
     wrong = used & ((block_table < 0) | (block_table >= pages))
     if wrong.any():
         at = wrong.nonzero()[0].tolist()

@@ -37,6 +37,7 @@ OF_T5 = {"vocab_size": 64, "d_model": 64, "d_kv": 16, "d_ff": 64, "num_layers": 
 
 TOKENS = torch.randint(3, 64, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 RESTARTING = torch.stack([torch.arange(LENGTH) % 5, torch.arange(LENGTH) % 9])
+BEHIND_ONE_TOKEN = (torch.arange(LENGTH) - 1).clamp(min=0).expand(2, -1)  # a sequence of one, then one more
 LEFT, RIGHT, AMID = (torch.ones(2, LENGTH, dtype=torch.int64) for _ in range(3))
 LEFT[0, :3] = RIGHT[0, -4:] = AMID[0, 5:7] = 0
 
@@ -354,6 +355,8 @@ def test_a_compiled_model_refuses_the_same():
         assert run_compiled(attention_mask=mask).isfinite().all()
     with pytest.raises(ValueError, match="padding at either end of a row, but not amid it"):
         run_compiled(attention_mask=AMID.clone())
+    with pytest.raises(ValueError, match="begin anew where no sequence"):
+        run_compiled(position_ids=RESTARTING.clone(), attention_mask=torch.ones_like(LEFT))
     with pytest.raises(Exception, match="does not have what_comes_next_year"):
         run_compiled(what_comes_next_year=0)
 
@@ -375,6 +378,7 @@ def test_generation_by_a_compiled_step_chooses_the_same_tokens():
     [
         pytest.param("Llama", {"output_attentions": True}, "output_attentions", id="the weights"),
         pytest.param("Llama", {"position_ids": RESTARTING}, "begin anew", id="packed, with a cache"),
+        pytest.param("Llama", {"position_ids": BEHIND_ONE_TOKEN}, "begin anew", id="packed, the first has one token"),
         pytest.param(
             "GPT-OSS", {"position_ids": RESTARTING, "use_cache": False}, "begin anew", id="packed, not in masks"
         ),

@@ -115,6 +115,22 @@ def test_only_the_keys_of_the_window_are_read():
     assert of_window <= counters.total("bytes", "global", "load") < of_window + 4096
 
 
+@pytest.mark.parametrize("queries", [1, [3, 0, 40, 2]], ids=["one each", "packed"])
+def test_pages_in_front_of_all_windows_may_be_gone(queries):
+    """As in a cache that frees them."""
+    given = case((200, 7, 300), queries)
+    right, per_page = paged_attention(**given, window=32), given["key_pages"].shape[1]
+    of_queries = torch.tensor([1, 1, 1] if queries == 1 else queries[:3])
+    seen = given["seq_lens"] - 32 - of_queries - (0 if queries == 1 else 15)
+    gone = (torch.arange(given["block_table"].shape[1]) + 1) * per_page <= seen[:, None]
+    assert gone.any()
+    given["block_table"][gone] = -1
+    assert torch.equal(paged_attention(**given, window=32), right)
+    given["block_table"][0, 199 // per_page] = -1
+    with pytest.raises(ValueError, match=r"block_table\[0, .*is -1"):
+        paged_attention(**given, window=32)
+
+
 @pytest.mark.parametrize("factor", [1, -1e4, 1e4, torch.inf])
 def test_a_sink_takes_its_share(device, factor):
     """In one piece and in several, of which one has it; far above all scores, below them, and minus infinity."""
