@@ -157,7 +157,7 @@ def _where_positions_fit(
     return query + nothing.to(query.dtype) if in_graph else query  # a graph leaves out what nobody takes
 
 
-@torch.library.custom_op("attention_course::unless_positions_begin_anew", mutates_args=())
+@torch.library.custom_op("course_transformers::refuse", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
 def _unless(anew: Tensor) -> Tensor:
     """Returns 0, or raises an error; in a graph that happens when it runs."""
     if anew:

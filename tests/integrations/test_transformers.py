@@ -533,9 +533,10 @@ def test_of_a_large_mask_a_part_of_the_rows_is_compared_at_a_time(monkeypatch):
     assert sum(seen[-4:]) == 8 and max(seen[-4:]) == 2
 
 
-def test_the_operator_that_refuses_a_mask_is_one_as_torch_wants_it():
+def test_the_operators_that_refuse_are_as_torch_wants_them():
     sequences = torch.arange(6, dtype=torch.int32).view(2, 3)
     torch.library.opcheck(torch.ops.course_transformers.hold.default, (sequences, torch.tensor(True)))
+    torch.library.opcheck(torch.ops.course_transformers.refuse.default, (torch.tensor(False),))
 
 
 # ----------------------------------------------------------------------------------------------------------- the import
