@@ -72,12 +72,12 @@ def backward(
             OURS: backward_pass(attend, *inputs, *sinks, grad_output),
             FLASH_4: installed_peers.flash_4_backward(*inputs, *sinks, grad_output, **mask, **softcap),
         }
+        first = [*(tensor[:, :1] for tensor in inputs), *(one[:1] for one in sinks), grad_output[:, :1]]  # head
+        of_torch = functools.partial(attend, attention=reference.torch_attention)
+        with reference.full_float32():
+            expected = backward_pass(of_torch, *(tensor.float() for tensor in first))()
         for name, function in functions.items():
             found = [gradient[:1] if gradient.dim() == 1 else gradient[:, :1] for gradient in function()]
-            first = [*(tensor[:, :1] for tensor in inputs), *(one[:1] for one in sinks), grad_output[:, :1]]  # head
-            of_torch = functools.partial(attend, attention=reference.torch_attention)
-            with reference.full_float32():
-                expected = backward_pass(of_torch, *(tensor.float() for tensor in first))()
             for which, gradient, right in zip(("dq", "dk", "dv", "dsinks"), found, expected, strict=False):
                 require_right(f"{which} of {name}, {work}", gradient, right, GRADIENT_OFF)
         functions[WITHOUT] = backward_pass(functools.partial(_attend, **mask), *inputs, grad_output)

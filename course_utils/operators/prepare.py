@@ -89,7 +89,7 @@ def check_gradient_call(
 
 
 def check_sinks(sinks: Tensor | None, query: Tensor) -> None:
-    """Raises TypeError or ValueError unless the sinks are None or float32 `[H]`, a logit for each query head."""
+    """Raises TypeError or ValueError where sinks are given and are not float32 `[H]`, one logit for each query head."""
     if sinks is not None:
         check_tensor("sinks", sinks, (query.shape[1],), (torch.float32,), like=("query", query))
 

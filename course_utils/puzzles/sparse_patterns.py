@@ -175,7 +175,7 @@ def _in_words(numbers: Sequence[int]) -> str:
 
 
 def _packings(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
-    """Whole texts, one of which is empty; then new queries of texts that have keys before them."""
+    """First whole texts, one of them empty; then texts whose earlier tokens are keys alone."""
     texts = [drawn(generator, 9, 17), drawn(generator, 18, 30), 0, drawn(generator, 5, 8)]
     new = [drawn(generator, 3, 6), 1, drawn(generator, 8, 12)]
     past = [drawn(generator, 10, 14), drawn(generator, 15, 19), drawn(generator, 3, 6)]

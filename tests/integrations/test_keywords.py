@@ -136,7 +136,7 @@ def stated(asked: dict[str, Any], dtype: torch.dtype) -> Tensor:
 
 
 def to_refuse(asked: dict[str, Any]) -> set[str]:
-    """The keywords of which one must be in the error."""
+    """The keywords that are refused. The error names at least one."""
     mask, window = asked.get("attention_mask"), asked.get("sliding_window", LENGTH)
     if mask == "of pairs":
         return {"attention_mask"} | to_refuse({name: asked[name] for name in asked.keys() - {"attention_mask"}})

@@ -133,7 +133,7 @@ def test_pages_in_front_of_all_windows_may_be_gone(queries):
 
 @pytest.mark.parametrize("factor", [1, -1e4, 1e4, torch.inf])
 def test_a_sink_takes_its_share(device, factor):
-    """In one piece and in several, of which one has it; far above all scores, below them, and minus infinity."""
+    """In one piece, and in several, where the first has it. Far above all scores, below them, and minus infinity."""
     sinks = -SINKS.abs() * factor if factor == torch.inf else SINKS * factor
     given = case(LENGTHS, 3, device=device)
     for how in ({"num_splits": 1}, {"split_size": 30}):

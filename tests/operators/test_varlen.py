@@ -82,7 +82,7 @@ def test_each_sequence_is_as_if_it_were_alone(ends, mask, device):
 )
 @pytest.mark.parametrize("is_hopper", [False, True])
 def test_each_is_in_a_second_pass_too(ends, mask, is_hopper, device, monkeypatch):
-    """On a Hopper GPU, too, where only the forward pass is by its kernels."""
+    """On a Hopper GPU the forward pass takes its kernels, and the backward pass the portable ones."""
     if device.type == "cpu":
         for room in (varlen, sparse_launch):
             monkeypatch.setattr(room, "takes_wgmma", lambda _: is_hopper)
