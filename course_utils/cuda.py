@@ -53,6 +53,7 @@ from course_utils.toolchain.tensor_map import BYTES as TENSOR_MAP_BYTES
 from course_utils.toolchain.tensor_map import PassedMap, TensorMap, tensor_map
 
 __all__ = [
+    "COUNTER",
     "LAID_OUT",
     "PASSED",
     "CompileError",
@@ -77,8 +78,9 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 THREAD_LIMIT = 1024
 # In the arguments of a ReadyLaunch, the place of a tensor that each call passes; LAID_OUT: of one that the caller has
-# allocated or checked for this launch: contiguous, and always with the same dtype on the same device.
-PASSED, LAID_OUT = object(), object()
+# allocated or checked for this launch: contiguous, and always with the same dtype on the same device; COUNTER: of one
+# int32 that the launch brings itself, 0 between launches.
+PASSED, LAID_OUT, COUNTER = object(), object(), object()
 DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
@@ -319,7 +321,7 @@ class Kernel:
             last = self._last = CheckedArguments(args, device), self._on(device)
             values = CheckedArguments.checked_values(args)
         checked, gpu = last
-        gpu.launch(size, checked, values, dependent)
+        gpu.launch(size, checked, values, gpu.stream(), dependent)
         return gpu
 
     # ---- the emulator
@@ -421,15 +423,18 @@ class _OnGpu:
             self._cuda.runtime.setDevice(self._index)
             yield
 
-    def launch(self, size: Size, checked: CheckedArguments, values: Sequence[object], dependent: bool) -> int:
-        """Launches the kernel on torch's current stream and returns that stream's handle.
+    def stream(self) -> int:
+        """The handle of torch's current stream."""
+        return torch.cuda.current_stream(self._index).cuda_stream
 
-        values: of the arguments, for `checked.fill`. dependent: as for a `ReadyLaunch`.
-        """
+    def launch(
+        self, size: Size, checked: CheckedArguments, values: Sequence[object], stream: int, dependent: bool
+    ) -> None:
+        """Launches the kernel. values: of the arguments, for `checked.fill`. dependent: as for a `ReadyLaunch`."""
         grid, block, shared_mem = size
         if shared_mem > self._granted:
             self._grant(shared_mem)
-        filled, stream = checked.fill(values), torch.cuda.current_stream(self._index).cuda_stream
+        filled = checked.fill(values)
         settings = *grid, *block, shared_mem, stream, filled[1], 0
         launch = self._launch_dependent if dependent else self._launch
         if self._context_now() == self._context:
@@ -438,7 +443,6 @@ class _OnGpu:
             with self._current():
                 launch(self._function, *settings)
         checked.release(filled)
-        return stream
 
     def _grant(self, shared_mem: int) -> None:
         """Raises the kernel's limit of dynamic shared memory. Modules of the same code share this limit, so it never
@@ -458,8 +462,10 @@ class ReadyLaunch:
 
     args: as `Kernel.__call__` takes them, with `PASSED` in the place of each tensor of a call. `LAID_OUT` stands for a
     tensor that the caller allocates or lays out alike for every call: later launches look at its address only. A
-    `PassedMap` stands for a tensor of a call that the kernel takes as a tensor map. grid, block, shared_mem and errors:
-    as for `Kernel.__call__`; errors of the size are raised at once.
+    `PassedMap` stands for a tensor of a call that the kernel takes as a tensor map. `COUNTER` stands for one int32 that
+    is 0 when the kernel begins, and that the kernel leaves at 0: for blocks that fetch their work. Launches on one
+    stream run one after the other and share it; a graph that is being captured may be replayed anywhere, and has its
+    own. grid, block, shared_mem and errors: as for `Kernel.__call__`; errors of the size are raised at once.
 
     dependent: on a GPU that can (sm_90 on), the kernel begins while the one before it in the stream still ends, once
     all blocks of that one have said so, or have ended. Every thread must wait before it reads what that one writes, and
@@ -483,8 +489,11 @@ class ReadyLaunch:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
         self._dependent = dependent
         self._maps = {place: argument for place, argument in enumerate(args) if isinstance(argument, PassedMap)}
-        self._laid_out = [n for n, a in enumerate(args) if a is LAID_OUT or (n in self._maps and a.laid_out)]
+        self._laid_out = [
+            n for n, a in enumerate(args) if a is LAID_OUT or a is COUNTER or (n in self._maps and a.laid_out)
+        ]
         self._passed = [n for n, a in enumerate(args) if a is PASSED or n in self._laid_out or n in self._maps]
+        self._counter = next((at for at, n in enumerate(self._passed) if args[n] is COUNTER), None)
         self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
         self._streams: set[int] = set()  # on which the tensors are recorded
         self._launched_once = False
@@ -502,9 +511,12 @@ class ReadyLaunch:
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         again = self._again
+        stream = again[1].stream() if again else None
+        if self._counter is not None:
+            tensors = *tensors[: self._counter], counter(tensors[0].device, stream), *tensors[self._counter :]
         values = again[0].values(tensors) if again and not watching.active() else None
         if again and values is not None:
-            stream = again[1].launch(self._size, again[0], values, self._dependent)
+            again[1].launch(self._size, again[0], values, stream, self._dependent)
             if self._tensors and stream not in self._streams:
                 self._record_tensors(again[1].device)
             return
@@ -535,6 +547,19 @@ class ReadyLaunch:
 
 
 # ---- helpers
+
+
+def counter(device: torch.device, stream: int | None = None) -> torch.Tensor:
+    """What stands for `COUNTER` in a launch. stream: the handle of torch's current one, if it is known."""
+    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    return _counter_of_stream(device, stream or torch.cuda.current_stream(device).cuda_stream)
+
+
+@functools.cache
+def _counter_of_stream(device: torch.device, stream: int) -> torch.Tensor:
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
 
 Size = tuple[tuple[int, int, int], tuple[int, int, int], int]  # grid, block, bytes of dynamic shared memory
 

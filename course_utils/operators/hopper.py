@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from course_utils.arguments import check_tensor, flag, kind
-from course_utils.operators.attention import Attention, Backward, Call, Forward
-from course_utils.operators.hopper_launch import E4M3, counter, forward_launch, ready_backward
+from course_utils.operators.attention import Attention, Backward, Call
+from course_utils.operators.hopper_launch import E4M3, forward_launch, ready_backward
 from course_utils.operators.library import operator, refuse_gradient
 from course_utils.operators.prepare import check_call, check_inputs, cut, dense, forward_flops, is_empty, padded
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS
@@ -111,11 +111,6 @@ def _check_scales(
         check_tensor(name, scale, shape, (torch.float32,), like=(like, tensor))
 
 
-def _forward(call: Call, is_causal: bool) -> Forward:
-    launch = forward_launch(call, is_causal)
-    return lambda *tensors: launch(*tensors, counter(call.device))
-
-
 def _backward(call: Call, is_causal: bool) -> Backward:
     return ready_backward(call, is_causal, torch.are_deterministic_algorithms_enabled())
 
@@ -123,7 +118,7 @@ def _backward(call: Call, is_causal: bool) -> Backward:
 _attention = Attention(
     "flash_attention_hopper",
     "bool is_causal",
-    _forward,
+    forward_launch,
     _backward,
     dtypes=DTYPES,
     head_dims=HEAD_DIMS,
@@ -168,5 +163,5 @@ def _e4m3_attention(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> 
         q, scale = torch.zeros_like(q), 1.0
     out, lse = _empty_e4m3_outputs(q)
     call = Call(q.shape, k.shape, E4M3, q.device, scale)
-    forward_launch(call, is_causal)(q, k, v, out, *map(dense, (q_scale, k_scale, v_scale)), lse, counter(q.device))
+    forward_launch(call, is_causal)(q, k, v, out, *map(dense, (q_scale, k_scale, v_scale)), lse)
     return cut(out, query.shape[-1]), lse

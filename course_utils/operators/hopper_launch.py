@@ -1,5 +1,4 @@
-"""The launches of kernels/07_hopper for a call: tiles, grid, tensor maps and arguments, and the counter with which
-blocks fetch their items. Nothing is launched here."""
+"""The launches of kernels/07_hopper for a call: tiles, grid, tensor maps and arguments. Nothing is launched here."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import LAID_OUT, PASSED, Kernel, PassedMap, ReadyLaunch, TensorMap, compiled, tensor_map
+from course_utils.cuda import COUNTER, LAID_OUT, PASSED, Kernel, PassedMap, ReadyLaunch, TensorMap, compiled, tensor_map
 from course_utils.operators.attention import Call
 from course_utils.operators.tensor_core import HEAD_DIMS, defines, kernel
 
@@ -127,8 +126,8 @@ def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: t
 
 @functools.lru_cache(maxsize=1024)
 def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
-    """The launch of forward.cu with query, key, value, out, lse and a counter, which is 0. In E4M3, where tensors come
-    as bytes, that of forward_e4m3.cu; it takes the three scales in front of lse."""
+    """The launch of forward.cu with query, key, value, out and lse. In E4M3, where tensors come as bytes, that of
+    forward_e4m3.cu; it takes the three scales in front of lse."""
     batch, heads, query_length, head_dim = call.query_shape
     in_e4m3 = call.dtype == E4M3
     tile = E4M3_TILES[head_dim] if in_e4m3 else TILES[head_dim][not is_causal or query_length >= LONG]
@@ -143,7 +142,7 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
             *(of_rows, of_keys, of_keys),
             map_as(call.query_shape, ROWS),  # of out, whose dtype may be another than that of query
             *(in_e4m3 * (PASSED, PASSED, PASSED)),
-            *(LAID_OUT, LAID_OUT),
+            *(LAID_OUT, COUNTER),
             np.int32(batch * heads),
             *sizes,
             factor,
@@ -206,20 +205,6 @@ def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBac
         ready("backward_finish", tiles, 256, (LAID_OUT, LAID_OUT, length, factor)),
         (2 * padded_rows, head_dim * padded_rows, math.prod(tiles)),
     )
-
-
-def counter(device: torch.device) -> Tensor:
-    """What the blocks of a launch fetch their items with: one int32, which is 0 between launches. Launches on one
-    stream run one after the other and share it; a graph that is being captured may be replayed anywhere: it has its
-    own."""
-    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
-        return torch.zeros(1, dtype=torch.int32, device=device)
-    return _counter_of_stream(device, torch.cuda.current_stream(device.index).cuda_stream)
-
-
-@functools.cache
-def _counter_of_stream(device: torch.device, stream: int) -> Tensor:
-    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def blocks_that_stay(device: torch.device) -> int:

@@ -4,10 +4,9 @@ blocks chapter 07's dense kernel on a view. Functions return launches and launch
 from __future__ import annotations
 
 import numpy as np
-from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import LAID_OUT, Kernel, ReadyLaunch
+from course_utils.cuda import COUNTER, LAID_OUT, Kernel, ReadyLaunch
 from course_utils.operators.attention import Call, Forward, int_scalars
 from course_utils.operators.hopper_launch import (
     KEYS,
@@ -16,7 +15,6 @@ from course_utils.operators.hopper_launch import (
     TILES,
     HopperTile,
     blocks_that_stay,
-    counter,
     forward_launch,
     heads_at_once,
     map_as,
@@ -82,13 +80,13 @@ def _forward(call: Call, wide: bool, table: bool, pattern: tuple[object, ...], d
     *sizes, factor = call.scalars
     items = batch * heads * dilation * ceil_div(query_length // dilation, tile.block_rows)
     of_rows, of_keys = map_as(call.query_shape, ROWS, dilation), map_as(call.key_shape, KEYS, dilation)
-    launch = ReadyLaunch(
+    return ReadyLaunch(
         tile.kernel_of(call, table, dilation > 1),
         (min(items, blocks_that_stay(call.device)),),
         (tile.threads,),
         (
             *(of_rows, of_keys, of_keys, of_rows),
-            *(LAID_OUT, LAID_OUT),
+            *(LAID_OUT, COUNTER),
             np.int32(batch * heads),
             *sizes,
             factor,
@@ -98,11 +96,6 @@ def _forward(call: Call, wide: bool, table: bool, pattern: tuple[object, ...], d
         tile.shared_bytes,
     )
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *sinks: Tensor) -> None:
-        launch(query, key, value, out, lse, counter(call.device), *sinks)
-
-    return attend
-
 
 def blocks_forward(call: Call) -> Forward | None:
     """The launch of chapter 07's dense kernel for a call whose shapes are those of the blocks, `[B · H, L / length,
@@ -111,6 +104,4 @@ def blocks_forward(call: Call) -> Forward | None:
     rows = TILES[head_dim][True].block_rows
     if ceil_div(length, rows) * rows > MOST_PADDING * length:
         return None
-    launch = forward_launch(call, False)
-
-    return lambda *tensors: launch(*tensors, counter(call.device))
+    return forward_launch(call, False)
