@@ -58,7 +58,8 @@ class Launch:
     """One launch of the student's kernel.
 
     arguments: names of the case's tensors (inputs and outputs), boxes of them, or NumPy scalars, in the kernel's order.
-    options: compile options such as "-DD=64". shared_mem: bytes of dynamic shared memory.
+    options: compile options such as "-DD=64". shared_mem: bytes of dynamic shared memory. thread_order: which of a
+    block's threads the emulator lets go on, as for `emulator.configure`; None: the first that can.
     """
 
     kernel: str
@@ -67,6 +68,7 @@ class Launch:
     arguments: tuple[str | Boxes | np.generic, ...]
     options: tuple[str, ...] = ()
     shared_mem: int = 0
+    thread_order: str | None = None
 
 
 @dataclass(frozen=True)

@@ -467,7 +467,8 @@ def _launch(
     try:
         for launch in run.launches:
             function = modules[launch.options].get_function(launch.kernel)
-            function(launch.grid, launch.block, arguments(launch, tensors), shared_mem=launch.shared_mem)
+            with configure(thread_order=launch.thread_order):
+                function(launch.grid, launch.block, arguments(launch, tensors), shared_mem=launch.shared_mem)
         if any(tensor.is_cuda for tensor in tensors.values()):
             _wait_for_gpu()
     except KernelError as error:
