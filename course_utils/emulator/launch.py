@@ -21,12 +21,13 @@ import torch
 
 from course_utils.emulator.frames import Function
 from course_utils.emulator.launcher import MESSAGE_BYTES
-from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.raw_recording import RECORDING_BYTES, RawRecording
 from course_utils.emulator.report import FINISHED, REPORT_BYTES, Report, printed_text
 from course_utils.emulator.trace_results import MOST_ARRAYS, RESULTS_BYTES, TraceResults
 from course_utils.emulator.waiting import Progress
 from course_utils.emulator.watching import Watch
+from course_utils.toolchain.errors import Index3
 
 
 def _threads() -> int:
@@ -213,6 +214,17 @@ class Global:
         return self.first is not None and torch.equal(self.value, self.first)
 
 
+class Launch(NamedTuple):
+    """What a caller asks for: a kernel by its name, and what it is launched with."""
+
+    kernel: str
+    grid: Index3
+    block: Index3
+    cluster: Index3
+    arguments: Sequence[Array | Mapped | bytes]
+    shared_mem: int
+
+
 class Ended(NamedTuple):
     """How a launch ended. `load_address` is where the worker had the kernel's library; `traced`: None if unwatched, and
     `recorded` if not recorded."""
@@ -243,18 +255,13 @@ def _recording_offset(global_variables: list[Global], watch: Watch) -> int:
 def run(
     runtime: Path,
     library: Path,
+    asked: Launch,
     *,
-    name: str,
     kernel: int,
     dynamic_shared_base: int,
     global_variables: list[Global],
     global_offsets: list[int],
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    cluster: tuple[int, int, int],
-    arguments: list[bytes],
     memory: DeviceMemory,
-    shared_mem: int,
     watch: Watch | None,
     statics: list[tuple[int, int, bool]],
     functions: Sequence[Function] = (),
@@ -262,10 +269,10 @@ def run(
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
-    `name` is the kernel's; `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments`
-    are the values as the kernel takes them. The values of `global_variables` go to the worker; `keep` brings them back.
-    `watch` says what a traced library reports, `statics` where its shared variables are, `functions` whose variables
-    are recorded, `statements` what `RawRecording` takes. An interrupt (KeyboardInterrupt) ends the worker.
+    `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library. The values of `global_variables` go
+    to the worker; `keep` brings them back. `watch` says what a traced library reports, `statics` where its shared
+    variables are, `functions` whose variables are recorded, `statements` what `RawRecording` takes. An interrupt
+    (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
@@ -283,11 +290,11 @@ def run(
             (offset, variable.value.numel(), variable.untouched)
             for offset, variable in zip(global_offsets, global_variables, strict=True)
         ],
-        "grid": grid,
-        "block": block,
-        "cluster": cluster,
-        "arguments": arguments,
-        "shared_mem": shared_mem,
+        "grid": asked.grid,
+        "block": asked.block,
+        "cluster": asked.cluster,
+        "arguments": [_value(argument, memory) for argument in asked.arguments],
+        "shared_mem": asked.shared_mem,
         # Recorded blocks run in order: else a crash in another one would end the recording at any step.
         "threads": 1 if watch and watch.record else _settings.threads,
         "order": ORDERS.index(_settings.order),
@@ -307,10 +314,17 @@ def run(
     recorded = None
     if watch and watch.record:
         recorded = RawRecording(memory.front, recording_offset, watch.record, functions, statements, patience())
-    with contextlib.closing(Progress(name, math.prod(grid), lambda: report.blocks_done)) as progress:
+    with contextlib.closing(Progress(asked.kernel, math.prod(asked.grid), lambda: report.blocks_done)) as progress:
         exit_status, load_address = _exchange(request, memory.file, progress.look)
     traced = TraceResults.from_buffer(memory.front, results_offset) if watch else None
     return Ended(report, exit_status, load_address, traced, recorded)
+
+
+def _value(argument: Array | Mapped | bytes, memory: DeviceMemory) -> bytes:
+    """An argument as the kernel takes it."""
+    if isinstance(argument, Array):
+        return memory.pointer(argument.tensor).to_bytes(8, "little")
+    return argument.encode(memory.pointer(argument.array.tensor)) if isinstance(argument, Mapped) else argument
 
 
 def _tracing(

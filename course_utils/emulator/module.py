@@ -37,7 +37,7 @@ from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.tracing import Sanitizer
 from course_utils.emulator.translate import Translation, translate
 from course_utils.emulator.watching import LaunchTrace, Watch
-from course_utils.toolchain.errors import CompileError, Index3, KernelError, LaunchError
+from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.source import (
     HOPPER,
     INCLUDE,
@@ -106,13 +106,6 @@ def _architectures(presented: Architecture) -> list[str]:
 def _index(block: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
     """(x, y, z) of a block's number in the grid."""
     return block % grid[0], block // grid[0] % grid[1], block // (grid[0] * grid[1])
-
-
-def _value(argument: Array | Mapped | bytes, memory: DeviceMemory) -> bytes:
-    """An argument as the kernel takes it."""
-    if isinstance(argument, Array):
-        return memory.pointer(argument.tensor).to_bytes(8, "little")
-    return argument.encode(memory.pointer(argument.array.tensor)) if isinstance(argument, Mapped) else argument
 
 
 class _Library:
@@ -369,7 +362,7 @@ class EmulatedModule:
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
         watch = watching.watch(grid, function)
-        cluster = self._checked_cluster(function, grid)
+        asked = launch.Launch(function, grid, block, self._checked_cluster(function, grid), arguments, shared_mem)
         if watch and self._hopper:
             for client in watch.clients:
                 if why := client.refusal(watch):
@@ -377,7 +370,6 @@ class EmulatedModule:
             watch = replace(watch, hopper=True)
         elif watch and watch.sanitize and self._uses_mbarriers:
             watch = replace(watch, hopper=True)  # only asynccheck knows what these order
-        run = functools.partial(self._run, function, grid, block, cluster, arguments, shared_mem)
         if watch and watch.record:
             of_block = _index(watch.blocks[0], grid)
             sanitizer = Sanitizer()
@@ -385,21 +377,16 @@ class EmulatedModule:
 
             def find(time_limit: float | None) -> tuple[Finding, ...]:
                 with launch.configure(time_limit=time_limit), contextlib.suppress(KernelError):
-                    run(sanitized, keep=False)
+                    self._run(asked, sanitized, keep=False)
                 return tuple(sanitizer.report.findings)
 
-            run(watch, find=find)
+            self._run(asked, watch, find=find)
         else:
-            run(watch)
+            self._run(asked, watch)
 
     def _run(
         self,
-        function: str,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        cluster: tuple[int, int, int],
-        arguments: list[Array | Mapped | bytes],
-        shared_mem: int,
+        asked: launch.Launch,
         watch: Watch | None,
         *,
         keep: bool = True,
@@ -409,12 +396,10 @@ class EmulatedModule:
         which a kernel that does not end has not. It takes a time limit: where this run has failed, that one may not
         end."""
         library = self._library(Build.PLAIN if not watch else Build.RECORDED if watch.record else Build.TRACED)
-        again = functools.partial(
-            self._run, function, grid, block, cluster, arguments, shared_mem, watch, keep=keep, find=find
-        )
+        again = functools.partial(self._run, asked, watch, keep=keep, find=find)
         if watch and watch.sanitize:
             watch = replace(watch, fences=library.has_fences)
-        arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
+        arrays = [a.array if isinstance(a, Mapped) else a for a in asked.arguments if not isinstance(a, bytes)]
         # Of two compilers one may leave out a variable that nothing uses.
         global_variables = [variable for name, variable in self._globals.items() if name in library.symbols]
         on_a_gpu = watch is not None and not watch.record
@@ -422,17 +407,12 @@ class EmulatedModule:
             ended = launch.run(
                 library.runtime_path,
                 library.path,
-                name=function,
-                kernel=library.symbols[library.entry("emu_call", function)].offset,
+                asked,
+                kernel=library.symbols[library.entry("emu_call", asked.kernel)].offset,
                 dynamic_shared_base=library.symbols["emu_dynamic_shared_base"].offset,
                 global_variables=global_variables,
                 global_offsets=[library.symbols[variable.name].offset for variable in global_variables],
-                grid=grid,
-                block=block,
-                cluster=cluster,
-                arguments=[_value(argument, memory) for argument in arguments],
                 memory=memory,
-                shared_mem=shared_mem,
                 watch=watch,
                 statics=library.statics if watch else [],
                 functions=library.recorded_functions if watch and watch.record else (),
@@ -449,11 +429,11 @@ class EmulatedModule:
             if keep:
                 launch.keep(ended.report, memory, global_variables)
             for client in watch.clients if watch else ():
-                client.take(self._trace(function, grid, block, shared_mem, watch, library, memory, ended, findings))
+                client.take(self._trace(asked, watch, library, memory, ended, findings))
             if ended.report.outcome != report.FINISHED:
                 raise report.failure(
                     ended.report,
-                    kernel=function,
+                    kernel=asked.kernel,
                     exit_status=ended.exit_status,
                     places=lambda program_counter: library.lines.places(program_counter - ended.load_address),
                     source=lambda file: self._originals.get(file, ""),
@@ -464,10 +444,7 @@ class EmulatedModule:
 
     def _trace(
         self,
-        function: str,
-        grid: Index3,
-        block: Index3,
-        shared_mem: int,
+        asked: launch.Launch,
         watch: Watch,
         library: _Library,
         memory: DeviceMemory,
@@ -476,11 +453,11 @@ class EmulatedModule:
     ) -> LaunchTrace:
         """What clients take of a launch."""
         trace = LaunchTrace(
-            kernel=function,
+            kernel=asked.kernel,
             file=self.name,
-            grid=grid,
-            block=block,
-            shared_mem=shared_mem,
+            grid=asked.grid,
+            block=asked.block,
+            shared_mem=asked.shared_mem,
             watch=watch,
             results=ended.traced,
             memory=memory,

@@ -27,6 +27,9 @@ ABSENT_LANES = {
 }
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
 READING_A_FINDING = "00 Memory and tools, section 10, 'Reading a finding'"  # where nothing nearer explains one
+NOT_ALL_ARRIVE = {  # what several exercises say of what synccheck finds
+    "synccheck": Diagnosis("not all threads come to a barrier or shuffle", read_again=READING_A_FINDING)
+}
 
 
 class Matches:
@@ -366,6 +369,23 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
             where = ~((got == expected) | ((got - expected).abs() <= report.allowed))
             seen = f"{_seen(where, got, expected, output.axes)}\n" if where.any() else ""
             return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {seen}{report}")
+    return None
+
+
+def unwritten_or_empty(
+    case: Case, outputs: Mapping[str, Tensor], *, names: Sequence[str], what: str
+) -> Diagnosis | None:
+    """For a part that is about findings only: the outputs `names`, each of which is `what` ("a gradient"), must be
+    there, right or not.
+    """
+    for name in names:
+        got = outputs[name]
+        unwritten = still_blank(got)
+        if unwritten.any():
+            return Diagnosis(f"{name} is never written{'' if unwritten.all() else ' in places'}", case.name)
+        if not torch.isfinite(got).all() or not got.std() > 0:
+            words = f"{case.name}: it is not finite, or always the same"
+            return Diagnosis(f"nothing like {what} stands in {name}", words)
     return None
 
 

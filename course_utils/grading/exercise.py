@@ -156,7 +156,7 @@ class Case:
     `source` a name for `read_kernel`. Such a case runs on a GPU only, where both are timed in turns; `ratio` is the
     largest of student's time / reference's time that earns the points.
     names: whether known mistakes are looked for in wrong values of this case; False where its values do not tell them.
-    given, given_in_places: what mistakes give for this case, as far as somebody has asked; in some blocks of the grid.
+    given: what mistakes give for this case, as far as somebody has asked.
     """
 
     part: str
@@ -173,7 +173,6 @@ class Case:
     ratio: float = 1.0
     names: bool = True
     given: dict[Mistake, Mapping[str, Tensor]] = field(default_factory=dict, compare=False, repr=False)
-    given_in_places: dict[Mistake, Mapping[str, Tensor]] = field(default_factory=dict, compare=False, repr=False)
 
 
 def judging(case: Case, **outputs: str) -> list[Case]:

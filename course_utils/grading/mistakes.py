@@ -112,11 +112,8 @@ def give_in_places(mistakes: Sequence[Mistake], case: Case) -> Mapping[Mistake, 
         return {}
     if math.prod(case.launches[0].grid) < 2 * SOME_BLOCKS:
         return {}
-    unknown = [mistake for mistake in in_kernel if mistake not in case.given_in_places]
-    if unknown:
-        outputs = _launched_or_none([mistake.variant for mistake in unknown], case, SOME_BLOCKS)
-        case.given_in_places.update(zip(unknown, outputs, strict=True))
-    return {mistake: given for mistake in in_kernel if (given := case.given_in_places[mistake])}
+    outputs = _launched_or_none([mistake.variant for mistake in in_kernel], case, SOME_BLOCKS)
+    return {mistake: given for mistake, given in zip(in_kernel, outputs, strict=True) if given}
 
 
 def _are_told_by(case: Case) -> bool:

@@ -20,7 +20,6 @@ HEAD_ZERO_READ = "every head reads head 0"
 PLACE_FOR_KEY = "the place in the list is taken for the key"
 
 # What the sanitizer finds, where the exercise has no name of its own for it
-NOT_ALL_ARRIVE = "not all threads come to a barrier or shuffle"
 DIFFERENT_BARRIERS = "threads of a block wait at different barriers"
 NEVER_WRITTEN = "shared memory is read that nobody has written"
 PIECE_NEVER_WRITTEN = "a piece of the tile is read that nobody has written"

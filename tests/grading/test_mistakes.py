@@ -55,7 +55,7 @@ def named(tmp_path):
         (folder / "twice_mistakes.cuh").write_text(kernel, encoding="utf-8")
         (folder / "twice_mistakes.toml").write_text(table, encoding="utf-8")
         task = Exercise("twice", "t", (Part("p", 1, "p"),), ("twice",), mistakes=read_mistakes("twice", folder))
-        cases = [replace(case, given={}, given_in_places={}) for _ in outs]
+        cases = [replace(case, given={}) for _ in outs]
         *_, said = diagnose(task, cases, [Outcome({"out": out(x)}) for out in outs])
         return said and said.name
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_utils import costs, reference
 from course_utils.grading import names
-from course_utils.grading.diagnosis import READING_A_FINDING
+from course_utils.grading.diagnosis import NOT_ALL_ARRIVE, unwritten_or_empty
 from course_utils.grading.draws import attention_inputs, between, same_in_each_head
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
@@ -137,18 +137,6 @@ def _far(generator: torch.Generator, query_length: int, key_length: int) -> Inpu
     return made
 
 
-def _written(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
-    """For the part that is about findings only: dK and dV must be there, right or not."""
-    for name, got in outputs.items():
-        unwritten = still_blank(got)
-        if unwritten.any():
-            return Diagnosis(f"{name} is never written{'' if unwritten.all() else ' in places'}", case.name)
-        if not torch.isfinite(got).all() or not got.std() > 0:
-            words = f"{case.name}: it is not finite, or always the same"
-            return Diagnosis(f"nothing like a gradient stands in {name}", words)
-    return None
-
-
 def _traffic(case: Case, outcome: Outcome) -> Diagnosis | None:
     """Whether a block asks for each number of its keys and of the queries once, and writes dK and dV once."""
     heads, query_length, head_dim = case.inputs["Q"].shape[1:]
@@ -206,7 +194,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
             make(number(33, 40), number(41, 47), is_causal=True, heads=1),
             is_causal=True,
             must_be_clean=True,
-            compare=_written,
+            compare=partial(unwritten_or_empty, names=("dK", "dV"), what="a gradient"),
             names=False,
         ),
     ]
@@ -220,14 +208,6 @@ def experiments(generator: torch.Generator) -> list[Case]:
         _case("whole", make(48, 32)),
         _case("heads", make(number(17, 31), number(17, 31), batch=2, heads=3)),
     ]
-
-
-FINDINGS = {
-    "synccheck": Diagnosis(
-        names.NOT_ALL_ARRIVE,
-        read_again=READING_A_FINDING,
-    )
-}
 
 
 # ---------------------------------------------------------------------------------------------- questions
@@ -282,7 +262,7 @@ EXERCISE = Exercise(
     cases=cases,
     mistakes=read_mistakes("03_flash_attention_v2/backward_tiles"),
     experiments=experiments,
-    findings=FINDINGS,
+    findings=NOT_ALL_ARRIVE,
     questions=QUESTIONS,
     cells=("answers",),
 )

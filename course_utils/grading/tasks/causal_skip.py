@@ -15,7 +15,7 @@ from torch import Tensor
 from course_utils import costs, reference
 from course_utils.checks import AttentionCase, make_inputs
 from course_utils.grading import names
-from course_utils.grading.diagnosis import READING_A_FINDING, wrong_values
+from course_utils.grading.diagnosis import NOT_ALL_ARRIVE, READING_A_FINDING, wrong_values
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.mistakes import read_mistakes
@@ -288,14 +288,8 @@ EXERCISE = Exercise(
     cases=cases,
     mistakes=read_mistakes("03_flash_attention_v2/causal_skip"),
     findings={
-        "synccheck": Diagnosis(
-            names.NOT_ALL_ARRIVE,
-            read_again=READING_A_FINDING,
-        ),
-        "initcheck": Diagnosis(
-            names.PIECE_NEVER_WRITTEN,
-            read_again=READING_A_FINDING,
-        ),
+        **NOT_ALL_ARRIVE,
+        "initcheck": Diagnosis(names.PIECE_NEVER_WRITTEN, read_again=READING_A_FINDING),
     },
     questions=(
         Question(

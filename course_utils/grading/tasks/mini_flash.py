@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from course_utils import checks, costs, reference
-from course_utils.grading import names
-from course_utils.grading.diagnosis import READING_A_FINDING
+from course_utils.grading.diagnosis import NOT_ALL_ARRIVE, unwritten_or_empty
 from course_utils.grading.draws import attention_inputs, between, same_in_each_head
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part, Question
-from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import read_mistakes
 from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
 
@@ -225,17 +223,6 @@ def _lowest(generator: torch.Generator) -> Inputs:
     return Q, K, V
 
 
-def _written(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
-    """For the part that is about findings only: O must be there, right or not."""
-    out = outputs["O"]
-    unwritten = still_blank(out)
-    if unwritten.any():
-        return Diagnosis(f"O is never written{'' if unwritten.all() else ' in places'}", case.name)
-    if not torch.isfinite(out).all() or not out.std() > 0:
-        return Diagnosis("nothing like an output stands in O", f"{case.name}: it is not finite, or always the same")
-    return None
-
-
 def _speed(generator: torch.Generator) -> Case:
     """Many rows, for the GPU. Some of them are compared, so that a kernel that does nothing is not fast."""
     batch, heads, length, head_dim = 2, 16, 1024, 64
@@ -324,7 +311,8 @@ def _scale(generator: torch.Generator) -> float:
 
 def _clean(inputs: Inputs, **options: Any) -> Case:
     """Three tiles and more: what a loop's third turn meets is found, too."""
-    return _case("clean", inputs, judged="", must_be_clean=True, compare=_written, names=False, **options)
+    written = partial(unwritten_or_empty, names=("O",), what="an output")
+    return _case("clean", inputs, judged="", must_be_clean=True, compare=written, names=False, **options)
 
 
 def experiments(generator: torch.Generator) -> list[Case]:
@@ -336,14 +324,6 @@ def experiments(generator: torch.Generator) -> list[Case]:
         _case("heads", make(number(17, 31), 64, batch=2, heads=3)),
         _case("aligned", _far(generator, 96), scale=0.25),
     ]
-
-
-FINDINGS = {
-    "synccheck": Diagnosis(
-        names.NOT_ALL_ARRIVE,
-        read_again=READING_A_FINDING,
-    )
-}
 
 
 # ---------------------------------------------------------------------------------------------- questions
@@ -397,7 +377,7 @@ EXERCISE = Exercise(
     cases=cases,
     mistakes=read_mistakes("02_flash_attention_minimal/mini_flash"),
     experiments=experiments,
-    findings=FINDINGS,
+    findings=NOT_ALL_ARRIVE,
     questions=QUESTIONS,
     cells=("answers",),
 )

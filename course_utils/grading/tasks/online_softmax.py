@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from course_utils import costs
-from course_utils.grading import names
-from course_utils.grading.diagnosis import READING_A_FINDING, wrong_values
+from course_utils.grading.diagnosis import NOT_ALL_ARRIVE, wrong_values
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
@@ -300,14 +299,6 @@ def _scores(which: Tensor) -> str:
     return places(which, ("score",)) or "its only score"
 
 
-FINDINGS = {
-    "synccheck": Diagnosis(
-        names.NOT_ALL_ARRIVE,
-        read_again=READING_A_FINDING,
-    )
-}
-
-
 # ---------------------------------------------------------------------------------------------- questions
 
 
@@ -367,7 +358,7 @@ EXERCISE = Exercise(
     kernels=("online_softmax",),
     cases=cases,
     mistakes=read_mistakes("02_flash_attention_minimal/online_softmax"),
-    findings=FINDINGS,
+    findings=NOT_ALL_ARRIVE,
     questions=QUESTIONS,
     cells=("answers",),
 )
