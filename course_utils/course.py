@@ -27,7 +27,7 @@ from pathlib import Path
 class Chapter:
     """One chapter. slug: of its notebook and folders; title and idea: for lists, the idea in one line.
 
-    of: in a chapter's second notebook, the slug of the first; "" in all others. beside: it is read when a later
+    of: in a chapter's second notebook, the slug of the first; "" in all others. on_demand: it is read when a later
     chapter asks for it, so the bars with links lead past it, and to it beside the next.
     """
 
@@ -35,7 +35,7 @@ class Chapter:
     title: str
     idea: str
     of: str = ""
-    beside: bool = False
+    on_demand: bool = False
 
     @property
     def home(self) -> str:
@@ -67,7 +67,7 @@ CHAPTERS = (
         "Memory and tools",
         "memories, floors, tiles; findings and counters",
         of="00_start_here",
-        beside=True,
+        on_demand=True,
     ),
     Chapter("01_attention_basics", "Attention basics", "three kernels, and what the score matrix costs"),
     Chapter(

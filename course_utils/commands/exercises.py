@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from course_utils.grading import beside, release
+from course_utils.grading import comparison, release
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +22,8 @@ def run(_: argparse.Namespace) -> int:
     for path in changed:
         print(f"{'written' if path.exists() else 'removed'} {path.relative_to(release.ROOT)}")
     print(f"{len(changed)} file{'s' if len(changed) != 1 else ''} changed in {release.EXERCISES.name}/")
-    text = beside.count_solutions(release.SOLUTIONS)
-    if not beside.RECORD.exists() or beside.RECORD.read_text(encoding="utf-8") != text:
-        beside.RECORD.write_text(text, encoding="utf-8")
-        print(f"written {beside.RECORD.relative_to(release.ROOT)}")
+    text = comparison.count_solutions(release.SOLUTIONS)
+    if not comparison.RECORD.exists() or comparison.RECORD.read_text(encoding="utf-8") != text:
+        comparison.RECORD.write_text(text, encoding="utf-8")
+        print(f"written {comparison.RECORD.relative_to(release.ROOT)}")
     return 0

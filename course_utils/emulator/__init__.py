@@ -14,7 +14,7 @@
     sanitizer.py   findings                        profiler.py      counters per source line
     findings.py    how they are made of that       counters.py      how these are
     words.py       what findings say               pages.py         findings and counters in a notebook
-    endless.py     which loop did not end          parties.py       at which steps a finding happened
+    endless.py     which loop did not end          finding_steps.py at which steps a finding happened
     recorder.py    record(): one block             raw_recording.py what a recorded launch takes and leaves
     recording.py   the recording, packed           recorded.py      what it consists of
     frames.py      where local variables are       origins.py       who wrote a byte, what went into it

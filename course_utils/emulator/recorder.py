@@ -11,9 +11,9 @@ import numpy as np
 
 from course_utils.emulator import words
 from course_utils.emulator.debug_lines import DebugLines
+from course_utils.emulator.finding_steps import FindingSteps
 from course_utils.emulator.frames import Function
 from course_utils.emulator.origins import write_of_each_read
-from course_utils.emulator.parties import Parties
 from course_utils.emulator.raw_recording import IS_SITE, MOST_ROWS, RawRecording
 from course_utils.emulator.recorded import (
     ARRIVE,
@@ -185,8 +185,8 @@ def collect(trace: LaunchTrace, index: Index3) -> Recording:
         columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )
     is_shared = [array.space == "shared" for array in arrays]
-    parties = Parties(recording.columns, [place.line for place in places], is_shared, trace.block, index)
-    return replace(recording, findings=tuple(_finding(f, recording, *parties.of(f)) for f in trace.findings))
+    steps = FindingSteps(recording.columns, [place.line for place in places], is_shared, trace.block, index)
+    return replace(recording, findings=tuple(_finding(f, recording, *steps.of(f)) for f in trace.findings))
 
 
 def _finding(found: Finding, recording: Recording, step: int, other_step: int) -> RecordedFinding:

@@ -30,7 +30,7 @@ To add an exercise:
    wrong ones with the diagnosis that each must get; examples.py describes the format. `gate = true` marks those that
    `make test` grades, on the first case of each part: the right one that differs most, and two or more whose mistakes
    are recognised in different ways. `make test-all` grades all of them on all cases.
-5. `make exercises` writes exercises/, and counts what the solution loads (beside.py). Then see the grades:
+5. `make exercises` writes exercises/, and counts what the solution loads (comparison.py). Then see the grades:
 
        .venv/bin/python -m course_utils grade --examples tests/grading/submissions/NN_slug/name.toml
        .venv/bin/python -m course_utils grade --examples tests/grading/submissions --markdown docs/grading.md

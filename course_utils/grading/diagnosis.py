@@ -16,8 +16,8 @@ from course_utils.emulator.words import HAZARDS
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import give, give_in_places
-from course_utils.grading.seen import first_of, places
 from course_utils.grading.variables import line_that_hides
+from course_utils.grading.wrong_values import first_of, places
 from course_utils.toolchain.source import blank_comments
 
 ABSENT_LANES = {
@@ -72,11 +72,11 @@ def diagnose(
     wrong = [None if outcome.error else wrong_values(case, outcome.outputs) for case, outcome in pairs]
     lacks_barrier = [right_in_step(case, outcome) for case, outcome in pairs]
     verdicts = [_verdict(exercise, *pair, values, source) for pair, values in zip(pairs, wrong, strict=True)]
-    told = _told(exercise, cases, outcomes)
-    for i, said in told.items():
+    of_findings = _of_findings(exercise, cases, outcomes)
+    for i, said in of_findings.items():
         verdicts[i] = verdicts[i] and replace(said, detail=f"{said.detail}\n{verdicts[i].detail}")
     unset = [bool(outcome.unset) and not outcome.findings for outcome in outcomes]
-    settled = [lacks_barrier[i] or unset[i] or i in told for i in range(len(cases))]
+    settled = [lacks_barrier[i] or unset[i] or i in of_findings for i in range(len(cases))]
     open_cases = [i for i, values in enumerate(wrong) if values is not None and not settled[i]]
     right = [case for (case, outcome), values in zip(pairs, wrong, strict=True) if not (outcome.error or values)]
     explained = explanations(exercise, pairs, open_cases, right, matches)
@@ -130,11 +130,11 @@ def explanations(
     return found
 
 
-def _told(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[int, Diagnosis]:
+def _of_findings(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[int, Diagnosis]:
     """What the exercise itself has to say of findings, and of launches that did not end, by case."""
-    if exercise.told is None or not any(outcome.findings or outcome.error for outcome in outcomes):
+    if exercise.diagnose_findings is None or not any(outcome.findings or outcome.error for outcome in outcomes):
         return {}
-    said = enumerate(exercise.told(cases, outcomes))
+    said = enumerate(exercise.diagnose_findings(cases, outcomes))
     return {i: one for i, one in said if one is not None and (outcomes[i].findings or outcomes[i].error)}
 
 

@@ -246,8 +246,9 @@ class Exercise:
     give what the kernel gives there, too, and `Case.explain` may read off what no known mistake explains.
     findings: how this exercise calls a finding of a tool ("memcheck": "the last tile reads past L"), or why a launch
     did not end (`Outcome.kind`: "deadlock"); where it says nothing, the finding's own words are the name.
-    told: the name of what the sanitizer found, or of why a launch did not end, case by case, where one case alone
-    would not say it; None where it has no name. Where nothing was found and the launch ended, it is not looked at.
+    diagnose_findings: the name of what the sanitizer found, or of why a launch did not end, case by case, where one
+    case alone would not say it; None where it has no name. Where nothing was found and the launch ended, it is not
+    looked at.
     cells: `grade_id`s of the notebook's cells with the student's Python, run in order in a child process; "answers"
     among them if there are questions. An exception in one does not stop the others.
     collect: runs in that child after the last cell: takes the cells' variables, returns tensors by name for `cases` and
@@ -267,7 +268,7 @@ class Exercise:
     mistakes: tuple[Mistake, ...] = ()
     experiments: Callable[[torch.Generator], list[Case]] | None = None
     findings: Mapping[str, Diagnosis] = field(default_factory=dict)
-    told: Callable[[Sequence[Case], Sequence[Outcome]], Sequence[Diagnosis | None]] | None = None
+    diagnose_findings: Callable[[Sequence[Case], Sequence[Outcome]], Sequence[Diagnosis | None]] | None = None
     questions: tuple[Question, ...] = ()
     cells: tuple[str, ...] = ()
     collect: Callable[[Mapping[str, object]], Mapping[str, Tensor]] | None = None

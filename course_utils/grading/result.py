@@ -127,7 +127,7 @@ class Result:
 
     def __str__(self) -> str:
         lines = [f"{self.title}: {self.earned} of {self.points} points", *(f"  note: {note}" for note in self.notes)]
-        for part, name, details, read_again in self._told():
+        for part, name, details, read_again in self._explained():
             mark = {RIGHT: "+", WRONG: "-"}.get(part.status, " ")
             bonus = " (bonus)" if part.bonus else ""
             lines.append(f"  {mark} {part.earned}/{part.points}{bonus}  {part.title}{_timed(part)}")
@@ -149,7 +149,7 @@ class Result:
     def table_html(self) -> str:
         """The table and the hints alone. A line break stands between cells: copied text keeps its columns apart."""
         rows = []
-        for part, name, details, read_again in self._told():
+        for part, name, details, read_again in self._explained():
             said = ""
             if part.diagnosis is not None:
                 said = f"<strong>{html.escape(name)}</strong>" if name == part.diagnosis.name else html.escape(name)
@@ -175,23 +175,23 @@ class Result:
         columns = f' style="columns: {max(map(len, lines)) + 2}ch"' if len(lines) > MOST_IN_ONE_COLUMN else ""
         return f"<p>The kernel printed:</p><pre{columns}>{html.escape(self.printed)}</pre>"
 
-    def _told(self) -> Iterator[tuple[PartResult, str, str, str]]:
+    def _explained(self) -> Iterator[tuple[PartResult, str, str, str]]:
         """Each part with what to say, the evidence to show and where to read again: nothing that was told before.
 
         Of a diagnosis with the same evidence, such as a compile error, it is said for which part it was told; of one
         with other evidence, the first line is added, which begins with the case.
         """
-        names, told, sent = set(), {}, set()
+        names, first_parts, sent = set(), {}, set()
         for part in self.parts:
             diagnosis = part.diagnosis or Diagnosis("")
             name, details = diagnosis.name, diagnosis.detail
-            if diagnosis in told:
-                name, details = f"as for “{told[diagnosis]}”", ""
+            if diagnosis in first_parts:
+                name, details = f"as for “{first_parts[diagnosis]}”", ""
             elif diagnosis.name in names:
                 details = details.partition("\n")[0]
             yield part, name, details, "" if diagnosis.read_again in sent else diagnosis.read_again
             names.add(diagnosis.name)
-            told.setdefault(diagnosis, part.title)
+            first_parts.setdefault(diagnosis, part.title)
             sent.add(diagnosis.read_again)
 
     def _repr_html_(self) -> str:

@@ -104,7 +104,7 @@ def next_steps(states: list[ChapterState], slug: str = "") -> list[Step]:
         steps.append(Step(words, notebook(state.chapter.slug), QUESTIONS_HEADING))
     if found := next((one for state in known for one in state.open_exercises), None):
         steps.append(Step(f"Solve the exercise {found.split('/')[1]}", exercise_notebook(found)))
-    to_run = sorted((state for state in ahead if not state.finished), key=lambda state: state.chapter.beside)
+    to_run = sorted((state for state in ahead if not state.finished), key=lambda state: state.chapter.on_demand)
     if state := next(iter(to_run), None):
         steps.append(Step(f"Run chapter {state.chapter.number}, {state.chapter.title}", notebook(state.chapter.slug)))
     return steps

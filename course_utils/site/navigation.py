@@ -27,15 +27,15 @@ def neighbours(slug: str) -> tuple[Chapter | None, Chapter | None]:
     """The chapters before and after this one, without side chapters; None at the ends of the course. Raises LookupError
     for another slug."""
     at = CHAPTERS.index(chapter(slug))
-    before = [one for one in CHAPTERS[:at] if not one.beside]
-    after = [one for one in CHAPTERS[at + 1 :] if not one.beside]
+    before = [one for one in CHAPTERS[:at] if not one.on_demand]
+    after = [one for one in CHAPTERS[at + 1 :] if not one.on_demand]
     return (before[-1] if before else None), (after[0] if after else None)
 
 
 def side_chapter(slug: str) -> Chapter | None:
     """The side chapter between this chapter and the next, if there is one. Raises LookupError for another slug."""
     following = CHAPTERS[CHAPTERS.index(chapter(slug)) + 1 :][:1]
-    return next((one for one in following if one.beside), None)
+    return next((one for one in following if one.on_demand), None)
 
 
 def top(slug: str) -> str:

@@ -15,8 +15,8 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course_utils import progress
-from course_utils.grading.beside import Beside, beside
 from course_utils.grading.catalog import exercise
+from course_utils.grading.comparison import Comparison, compare_with_solution
 from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.replay import replay
 from course_utils.grading.result import OPEN, RIGHT, Result
@@ -31,13 +31,13 @@ if anywidget is not None:
 
 class Check:
     """One exercise in one folder. After `run`, `result` holds the grade, `notes` what else there is to say, and
-    `beside`, once everything is right, the kernel beside the course's."""
+    `comparison`, once everything is right, the kernel beside the course's."""
 
     def __init__(self, exercise_id: str, folder: str | os.PathLike[str], device: str) -> None:
         self.exercise, self.folder, self.device = exercise(exercise_id), Path(folder), device
         self.submission: Submission | None = None
         self.result: Result | None = None
-        self.beside: Beside | None = None
+        self.comparison: Comparison | None = None
         self.notes: list[str] = []
 
     @property
@@ -49,7 +49,7 @@ class Check:
         """Grades the saved files, and keeps the result."""
         self.submission = submission = read_submission(self.folder, self.exercise.id)
         self.result = grade_submission(submission, device=self.device)
-        self.beside = beside(submission) if self.result.full else None
+        self.comparison = compare_with_solution(submission) if self.result.full else None
         those = "them" if self.exercise.kernels and self.exercise.cells else "it"
         again = "" if self.result.full else f" Change {those}, save, and check again."
         self.notes = [f"Checked {self._files()}.{again}"]
@@ -85,13 +85,13 @@ class Check:
     def page(self) -> str:
         """The grade as HTML and, once everything is right, the section below it."""
         assert self.result is not None
-        return self.result.to_html() + (self.beside.to_html() if self.beside else "")
+        return self.result.to_html() + (self.comparison.to_html() if self.comparison else "")
 
     def _repr_html_(self) -> str:
         return self.page
 
     def __str__(self) -> str:
-        return "\n".join([str(self.result), *([str(self.beside)] if self.beside else []), *self.notes])
+        return "\n".join([str(self.result), *([str(self.comparison)] if self.comparison else []), *self.notes])
 
     def _files(self) -> str:
         """The files that are read, with the time when they were saved."""

@@ -9,8 +9,8 @@ from course_utils.classroom.class_folder import ClassFolder
 from course_utils.classroom.results_store import grader_version
 from course_utils.classroom.source import notebook, write_source
 from course_utils.grading import catalog
-from course_utils.grading.beside import beside
 from course_utils.grading.catalog import EXERCISE_IDS, all_ids, exercise
+from course_utils.grading.comparison import compare_with_solution
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.release import ROOT, strip_cuda
 from course_utils.grading.submission import Submission, read_submission
@@ -65,7 +65,7 @@ def test_mistakes_in_an_exercise_are_said_in_a_sentence(own_exercise: str, tmp_p
 
 
 def test_a_right_kernel_stands_beside_nothing(own_exercise: str) -> None:
-    assert beside(Submission(own_exercise, KERNEL)) is None
+    assert compare_with_solution(Submission(own_exercise, KERNEL)) is None
 
 
 def test_a_change_of_it_is_a_change_of_its_grader_alone(own_exercise: str) -> None:

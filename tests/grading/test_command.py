@@ -6,7 +6,7 @@ import pytest
 
 from course_utils import __main__, progress
 from course_utils.commands import grade as command
-from course_utils.grading import beside, release
+from course_utils.grading import comparison, release
 from course_utils.grading.catalog import EXERCISE_IDS
 from course_utils.grading.examples import examples_of
 from course_utils.grading.exercise import Diagnosis
@@ -178,8 +178,8 @@ def test_exercises_says_what_changed(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(release, "ROOT", tmp_path)
     (tmp_path / "a.cu").touch()
     monkeypatch.setattr(release, "make_exercises", lambda: [tmp_path / "a.cu", tmp_path / "b.cu"])
-    monkeypatch.setattr(beside, "RECORD", tmp_path / "counted.json")
-    monkeypatch.setattr(beside, "count_solutions", lambda solutions: "{}")  # tests/grading/test_beside.py counts them
+    monkeypatch.setattr(comparison, "RECORD", tmp_path / "counted.json")
+    monkeypatch.setattr(comparison, "count_solutions", lambda solutions: "{}")  # test_comparison.py counts them
     changed = "written a.cu\nremoved b.cu\n2 files changed in exercises/\n"
     for counted in ("written counted.json\n", ""):
         assert __main__.main(["exercises"]) == 0

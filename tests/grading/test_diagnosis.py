@@ -101,7 +101,7 @@ def test_words_of_a_case_of_another_part_carry_its_name() -> None:
 def test_an_exercise_may_tell_its_findings_and_errors_from_all_cases_together() -> None:
     """Not where nothing was found, and in place of a known mistake."""
     said = Diagnosis("one barrier too few", "Look at the ring.")
-    task = replace(EXERCISE, told=lambda cases, outcomes: [said] * len(cases))
+    task = replace(EXERCISE, diagnose_findings=lambda cases, outcomes: [said] * len(cases))
     stuck = Outcome(error="deadlock: nobody goes on", kind="deadlock")
     found = diagnose(task, [case() for _ in range(3)], [out(2 * RIGHT), out(2 * RIGHT, RACE), stuck])
     assert [one.name for one in found] == ["everything is doubled", "one barrier too few", "one barrier too few"]

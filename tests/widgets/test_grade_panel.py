@@ -12,7 +12,7 @@ import torch
 from course_utils import progress
 from course_utils.cuda import RawModule
 from course_utils.emulator import record
-from course_utils.grading.beside import Beside, Figure
+from course_utils.grading.comparison import Comparison, Figure
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
 from course_utils.grading.replay import Replay
@@ -20,7 +20,7 @@ from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartRe
 from course_utils.widgets import grade_panel
 
 ID = "02_flash_attention_minimal/online_softmax"
-BESIDE = Beside("Online softmax", "reads", (Figure("bytes loaded", 20, 10, 8),), 0, "Read each score once.")
+COMPARISON = Comparison("Online softmax", "reads", (Figure("bytes loaded", 20, 10, 8),), 0, "Read each score once.")
 
 
 def graded(earned, diagnosis="P is <never> written"):
@@ -43,7 +43,7 @@ def grades(monkeypatch):
     """What the grader is to say, one after the other."""
     coming = []
     monkeypatch.setattr(grade_panel, "grade_submission", lambda submission, *, device: coming.pop(0))
-    monkeypatch.setattr(grade_panel, "beside", lambda submission: BESIDE)
+    monkeypatch.setattr(grade_panel, "compare_with_solution", lambda submission: COMPARISON)
     return coming
 
 
@@ -120,7 +120,7 @@ def test_the_button_checks_again(folder, grades, jupyter):
     shown.set_state({"asked": 1})
     assert states[0] is True and states[1].startswith("Checking ") and states[-1] is False
     assert shown.status.startswith("10 of 10 points. Everything is right.")
-    assert shown.page == graded(10).to_html() + BESIDE.to_html()
+    assert shown.page == graded(10).to_html() + COMPARISON.to_html()
     (kept,) = progress.overview().exercises
     assert (kept.attempts, kept.best) == (2, graded(10))
 

@@ -18,7 +18,7 @@ from course_utils.grading.draws import attention_inputs, between, same_in_each_h
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
+from course_utils.grading.wrong_values import one_hot_values, weights_in, wrong_weights
 
 B_R, B_C, LANES, THREADS = 16, 16, 8, 128
 AXES = ("sequence", "head", "key", "column")

@@ -242,7 +242,7 @@ def _is_producer(finding: Finding) -> bool:
     return finding.thread is not None and finding.thread[0] >= 32 * CONSUMERS
 
 
-def told(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis | None]:
+def diagnose_findings(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis | None]:
     """The mistake of each case. What one case cannot tell, the smallest that shows it does."""
     pairs = list(zip(cases, outcomes, strict=True))
     names = [_of_one(case, outcome) for case, outcome in pairs]
@@ -376,7 +376,7 @@ EXERCISE = Exercise(
         Part("short", 2, "A last tile with fewer keys"),
     ),
     cases=cases,
-    told=told,
+    diagnose_findings=diagnose_findings,
     questions=QUESTIONS,
     cells=("answers",),
     half_in_step=False,

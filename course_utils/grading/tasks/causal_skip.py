@@ -19,7 +19,7 @@ from course_utils.grading.diagnosis import NOT_ALL_ARRIVE, READING_A_FINDING, wr
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
+from course_utils.grading.wrong_values import one_hot_values, weights_in, wrong_weights
 
 SKIPPING = "03 FlashAttention-2, section 3, 'Step 6: causal skip'"
 MASK = "01 Attention basics, section 10, 'The causal mask, and a model without it'"

@@ -17,7 +17,7 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mis
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import read_mistakes
 from course_utils.grading.names import PIECE_NEVER_WRITTEN
-from course_utils.grading.seen import first_of, places, wrong_columns
+from course_utils.grading.wrong_values import first_of, places, wrong_columns
 
 TILE, SECTOR = 32, 32  # queries and keys of a block's tile; bytes
 ALLOWED = 1.25  # times the ideal number of sectors, in a line

@@ -18,7 +18,7 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Out
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import read_mistakes
 from course_utils.grading.names import DIFFERENT_BARRIERS, NEVER_WRITTEN
-from course_utils.grading.seen import first_of, places
+from course_utils.grading.wrong_values import first_of, places
 
 CUT_OFF = "where tiles are cut off"
 AXES = ("head", "row", "column")

@@ -29,7 +29,7 @@ from course_utils.grading.exercise import (
     Question,
 )
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import PRESENT, one_hot_values, weights_in, wrong_weights
+from course_utils.grading.wrong_values import PRESENT, one_hot_values, weights_in, wrong_weights
 from course_utils.patterns import local
 from course_utils.studies.maps import HEADS, attention_maps, density, kept_mass, mask_of
 

@@ -17,7 +17,7 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Out
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import read_mistakes
 from course_utils.grading.names import DIFFERENT_BARRIERS, NEVER_WRITTEN
-from course_utils.grading.seen import one_hot_values, places, weights_in, wrong_weights
+from course_utils.grading.wrong_values import one_hot_values, places, weights_in, wrong_weights
 
 TILE = D = 64  # keys of a tile; columns
 AXES = ("sequence", "head", "query", "column")

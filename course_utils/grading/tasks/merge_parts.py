@@ -25,7 +25,7 @@ from course_utils.grading.exercise import (
     judging,
 )
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import one_hot_values, wrong_weights
+from course_utils.grading.wrong_values import one_hot_values, wrong_weights
 
 WARPS = 4  # of a block
 HEAD_DIMS = (64, 128), (32, 96)  # one of each pair is drawn

@@ -16,7 +16,7 @@ from course_utils.grading.diagnosis import NOT_ALL_ARRIVE, unwritten_or_empty
 from course_utils.grading.draws import attention_inputs, between, same_in_each_head
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part, Question
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
+from course_utils.grading.wrong_values import one_hot_values, weights_in, wrong_weights
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 

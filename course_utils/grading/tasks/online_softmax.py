@@ -22,7 +22,7 @@ from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import places
+from course_utils.grading.wrong_values import places
 
 THREADS, WARP = 128, 32
 WARPS = THREADS // WARP

@@ -26,7 +26,7 @@ from course_utils.grading.exercise import (
     judging,
 )
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
+from course_utils.grading.wrong_values import one_hot_values, weights_in, wrong_weights
 
 HEAD_DIMS = (64, 128), (32, 96)  # one of each pair is drawn
 STALE = 40.0  # added to the values that no sequence has: one of them is seen at once

@@ -15,7 +15,7 @@ from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import first_of, places, wrong_columns
+from course_utils.grading.wrong_values import first_of, places, wrong_columns
 
 TILE, PIECE, SIDE, WARP = 64, 32, 8, 32  # queries and keys of a block; columns at a time; threads of a side; lanes
 BAR = 0.3  # wavefronts of shared memory for each multiply-add of a warp

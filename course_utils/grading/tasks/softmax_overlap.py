@@ -196,7 +196,7 @@ LEFT_OUT = Diagnosis(
 )
 
 
-def told(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis | None]:
+def diagnose_findings(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis | None]:
     """The mistake that findings or the error of each case show."""
     return [_of_one(outcome) for outcome in outcomes]
 
@@ -382,7 +382,7 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     mistakes=MISTAKES,
-    told=told,
+    diagnose_findings=diagnose_findings,
     questions=QUESTIONS,
     cells=("answers",),
     half_in_step=False,

@@ -28,7 +28,7 @@ from course_utils.grading.exercise import (
 )
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import one_hot_values, places, wrong_weights
+from course_utils.grading.wrong_values import one_hot_values, places, wrong_weights
 
 HEAD_DIMS = (64, 128), (32, 96)  # one of each pair is drawn
 STALE = 40.0  # V behind the end of a sequence: one stale key is seen at once

@@ -28,7 +28,7 @@ from course_utils.grading.exercise import (
     Question,
 )
 from course_utils.grading.mistakes import read_mistakes
-from course_utils.grading.seen import places, wrong_weights
+from course_utils.grading.wrong_values import places, wrong_weights
 from course_utils.reference import select_topk
 
 UNWRITTEN = torch.iinfo(torch.int32).max

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_utils.grading.seen import first_of, one_hot_values, places, weights_in, wrong_weights
+from course_utils.grading.wrong_values import first_of, one_hot_values, places, weights_in, wrong_weights
 
 AXES = ("head", "query", "column")
 

@@ -37,7 +37,7 @@ class _Touches(NamedTuple):
     writes: np.ndarray
 
 
-class Parties:
+class FindingSteps:
     """What is looked up once for all findings of a recording."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_utils.grading import beside
+from course_utils.grading import comparison
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
 from course_utils.grading.grader import outcome_of
 from course_utils.grading.release import SOLUTIONS
@@ -18,7 +18,7 @@ def solution(exercise_id):
 
 @pytest.mark.parametrize("exercise_id", [one for one in EXERCISE_IDS if exercise(one).kernels])
 def test_an_exercise_with_a_kernel_has_a_record_and_something_harder(exercise_id):
-    assert beside.solutions_counted()[exercise_id]["bytes loaded"] > 0 and beside.HARDER[exercise_id]
+    assert comparison.solutions_counted()[exercise_id]["bytes loaded"] > 0 and comparison.HARDER[exercise_id]
 
 
 @pytest.mark.parametrize(
@@ -34,14 +34,14 @@ def test_an_exercise_with_a_kernel_has_a_record_and_something_harder(exercise_id
 )
 def test_the_record_is_what_the_solution_counts(exercise_id):
     task = exercise(exercise_id)
-    outcome = outcome_of(task, Submission(exercise_id, kernel=solution(exercise_id)), beside.counted_case(task))
-    assert beside.counts(outcome) == beside.solutions_counted()[exercise_id], "run make exercises"
+    outcome = outcome_of(task, Submission(exercise_id, kernel=solution(exercise_id)), comparison.counted_case(task))
+    assert comparison.counts(outcome) == comparison.solutions_counted()[exercise_id], "run make exercises"
 
 
 def test_a_wasteful_kernel_is_seen_beside_the_courses_and_the_least():
     """Without the column of padding a warp reads a column of K's tile from one bank."""
     conflicts = Submission(ID, kernel=solution(ID).replace("K_tile[TILE][TILE + 1]", "K_tile[TILE][TILE]"))
-    shown = beside.beside(conflicts)
+    shown = comparison.compare_with_solution(conflicts)
     figures = {figure.name: figure for figure in shown.figures}
     assert figures["bytes loaded"].yours == figures["bytes loaded"].ours >= figures["bytes loaded"].least > 0
     assert figures["bank conflicts"].yours > figures["bank conflicts"].ours == 0
@@ -50,9 +50,9 @@ def test_a_wasteful_kernel_is_seen_beside_the_courses_and_the_least():
 
 
 def test_a_kernel_that_does_not_run_has_no_picture():
-    assert beside.beside(Submission(ID, kernel="no kernel")) is None
+    assert comparison.compare_with_solution(Submission(ID, kernel="no kernel")) is None
 
 
 @pytest.mark.parametrize(("count", "text"), [(12, "12 bytes"), (82_000, "82 kB"), (1_300_000, "1.3 MB")])
 def test_bytes_in_words(count, text):
-    assert beside.shown_bytes(count) == text
+    assert comparison.shown_bytes(count) == text

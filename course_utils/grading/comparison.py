@@ -74,7 +74,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Comparison:
     """The figures of one launch. case: which inputs. findings: what the sanitizer found in it. listing: the kernel as
     HTML, each line shaded by what it costs."""
 
@@ -115,7 +115,7 @@ class Beside:
         )
 
 
-def beside(submission: Submission) -> Beside | None:
+def compare_with_solution(submission: Submission) -> Comparison | None:
     """Runs one launch of a right submission on the emulator and puts what it counts beside the course's solution.
 
     None for an exercise without a kernel, for a teacher's own, and where the launch does not end.
@@ -134,7 +134,7 @@ def beside(submission: Submission) -> Beside | None:
     counted = Counters(list(outcome.counters), launches=len(case.launches), blocks=blocks, blocks_traced=blocks)
     counted.sources[f"{task.name}.cu"] = submission.kernel or ""
     about = (case.name or case.part, shown, len(outcome.findings), HARDER[task.id])
-    return Beside(task.title, *about, heat_listing(counted).html)
+    return Comparison(task.title, *about, heat_listing(counted).html)
 
 
 def counted_case(task: Exercise) -> Case:
