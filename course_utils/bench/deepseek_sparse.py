@@ -3,9 +3,9 @@
 Each row has its `part`, and says of what size it is: `queries` (S), the last of `length` keys (T), of which `k` are
 selected for each query. Times are of the GPU alone (`head_start_us` of `timing.compare`). TFLOP/s are useful ones, of
 the pairs that the formula has, by `costs`. Inputs are random normal, with the sizes of DeepSeek-V3.2. The kernels of
-the parts step, core and index, and what is in rebuild, are timed once some rows of their output are those of float64;
-backward has some queries checked in launches of their own, and the layer is held against the dense one by quality. What
-this machine cannot run is printed and left out. Conventions as in `timed`.
+the parts step, core and index are timed once some rows of their output are those of float64; backward has some queries
+checked in launches of their own, and the layer is held against the dense one by quality. What this machine cannot run
+is printed and left out. Conventions as in `timed`.
 """
 
 from __future__ import annotations
@@ -65,19 +65,17 @@ CORE_TILELANG = {"TileLang, pipelined": "sparse_mla_fwd_pipelined", "TileLang, s
 INDEXER_FP8_PORTABLE = "lightning_indexer, FP8, mma.sync"
 INDEXER_TORCH, PRODUCTS_TORCH = "torch, bf16 einsum", "torch, its products alone"
 INDEXER_COMPILED, INDEXER_TILELANG = "torch, bf16 einsum, compiled", "TileLang, FP8"
-REBUILT, ABSORBED_TORCH = "mla_reprojected", "torch, absorbed, fp32"
 
 TIMES = {"warmup": 1, "budget_ms": 25.0, "head_start_us": 500.0}  # longer than the host takes to launch a step
 # Cosine difference from float64 that passes: of outputs, log-sum-exps and gradients, and of torch, which rounds scores.
 OURS_OFF, LSE_OFF, GRADIENT_OFF, MHA_OFF, TORCH_OFF = 7e-6, 1e-10, 5e-5, 1e-4, 1e-3
-FEW_HEADS = V3_2._replace(n_heads=16)  # for slow functions
 TORCH_CHUNK = 256  # queries that torch's versions have in memory at a time
 
 
 def deepseek_chapter() -> list[Row]:
     """Every figure of chapter 05."""
     compile_all()
-    return all_parts((step, core, backward, index, select, rebuild, layer, quality))
+    return all_parts((step, core, backward, index, select, layer, quality))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -487,61 +485,6 @@ def select(
                 row["ratio_to_torch"] = min(times[TOPK_TORCH].median, times[TOPK_UNSORTED].median) / taken.median
                 rows.append(row | {"gbytes_per_s": logits.nbytes / taken.median / 1e6})
     return rows
-
-
-# ---------------------------------------------------------------------------------------------- without absorption
-
-
-def rebuild(
-    *, device: str = "cuda", queries: int = 16, length: int = 1024, config: DeepSeekDims = FEW_HEADS
-) -> list[Row]:
-    """MLA with K and V rebuilt for every pair, and absorbed: in fp32 by torch, and by `mla_attention` in bf16.
-
-    The absorbed ones take q_nope to the latent space first and the output back after. GFLOP are of the pairs.
-    """
-    c, (nope, rope) = config, (config.qk_nope_head_dim, config.qk_rope_head_dim)
-    shapes = (queries, c.n_heads, nope), (queries, c.n_heads, rope), (length, c.kv_lora_rank), (length, rope)
-    q_nope, q_rope, latent, k_rope = (torch.randn(shape, device=device) for shape in shapes)
-    w_uk, w_uv = (
-        torch.randn(c.n_heads, width, c.kv_lora_rank, device=device) * c.kv_lora_rank**-0.5
-        for width in (nope, c.v_head_dim)
-    )
-    tensors = q_nope, q_rope, latent, k_rope, w_uk, w_uv
-
-    def absorbed(
-        attention: Callable[..., tuple[Tensor, Tensor]], tensors: Sequence[Tensor], dtype: torch.dtype
-    ) -> Tensor:
-        q_nope, q_rope, latent, k_rope, w_uk, w_uv = (tensor.to(dtype) for tensor in tensors)
-        query = torch.cat([torch.einsum("shn,hnc->shc", q_nope, w_uk), q_rope], dim=-1)
-        o, _ = attention(query, torch.cat([latent, k_rope], dim=-1), **mla_arguments(config))
-        return torch.einsum("shc,hvc->shv", o, w_uv)
-
-    in_bf16 = [tensor.bfloat16() for tensor in tensors]
-    functions: dict[str, Function] = {
-        REBUILT: functools.partial(mla.mla_reprojected, *tensors, scale=mla_arguments(config)["scale"]),
-        ABSORBED_TORCH: functools.partial(absorbed, _torch_mla, tensors, torch.float32),
-        DENSE: functools.partial(absorbed, mla.mla_attention, in_bf16, torch.bfloat16),
-    }
-    expected = absorbed(reference.mla_attention, tensors, torch.float64)
-    for name, function in functions.items():
-        require_right(name, function(), expected, TORCH_OFF if name == DENSE else 1e-9)
-    pairs = costs.attended_pairs(queries, length, is_causal=True)
-    flops = dict.fromkeys(functions, pairs * costs.mla_pair_flops(config))
-    flops[REBUILT] = pairs * costs.reprojected_pair_flops(config)
-    with reference.full_float32():
-        times = timing.compare(functions, **TIMES)
-    return [
-        _row("reprojected", (queries, length), None, name, taken, flops[name])
-        | {"heads": c.n_heads, "ratio_to_rebuilt": times[REBUILT].median / taken.median}
-        for name, taken in times.items()
-    ]
-
-
-def _torch_mla(query: Tensor, latent: Tensor, *, scale: float, value_dim: int) -> tuple[Tensor, Tensor]:
-    """Dense causal absorbed MLA in plain torch, with the log-sum-exp."""
-    scores = torch.einsum("shd,td->sht", query, latent) * scale
-    scores.masked_fill_(~_visible(len(query), len(latent), query.device)[:, None], -torch.inf)
-    return scores.softmax(-1) @ latent[:, :value_dim], scores.logsumexp(-1)
 
 
 # ---------------------------------------------------------------------------------------------- the layer

@@ -52,9 +52,7 @@ from course_utils.measured.hopper import (
     PORTABLE,
     PRODUCT,
     ROUNDED,
-    ROWS_FIRST,
     TOKENS,
-    TORCHS_CHOICE,
     TURNS,
     WIDTH,
 )
@@ -76,7 +74,7 @@ def hopper_chapter() -> list[Row]:
     """Every figure of chapter 07."""
     compile_all()
     eight = eight_bits, error_by_length, needles
-    parts = rungs, forward, backward, training_step, peers, grouped_heads, long_sequences, sustained
+    parts = rungs, forward, backward, training_step, grouped_heads, long_sequences, sustained
     return all_parts((*parts, *eight))
 
 
@@ -197,27 +195,6 @@ def _means(rows: list[Row], part: str = "means") -> list[Row]:
             row |= {f"lowest_{column}": min(ratios), f"highest_{column}": max(ratios)}
         found.append(row)
     return found
-
-
-def peers(
-    *,
-    device: str = "cuda",
-    tokens: int = TOKENS,
-    width: int = WIDTH,
-    lengths: Sequence[int] = (1024, 8192),
-    head_dims: Sequence[int] = HEAD_DIMS,
-) -> list[Row]:
-    """Whether another way to call torch's kernels is faster: the rows of all heads together, as a linear layer leaves
-    them, and the kernel that torch chooses itself. cuDNN and FLASH have no other settings."""
-    rows: list[Row] = []
-    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
-        inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
-        other = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in inputs]
-        functions = _torchs(*inputs, is_causal)
-        functions |= {name + ROWS_FIRST: function for name, function in _torchs(*other, is_causal).items()}
-        functions[TORCHS_CHOICE] = functools.partial(scaled_dot_product_attention, *inputs, is_causal=is_causal)
-        rows += _race("peers", functions, *inputs, is_causal)
-    return rows
 
 
 def grouped_heads(

@@ -9,7 +9,6 @@ import torch
 from course_utils import costs, reference
 from course_utils.bench import deepseek_sparse as chapter
 from course_utils.bench.deepseek_sparse import (
-    ABSORBED_TORCH,
     BACKWARD,
     CORE,
     CORE_PORTABLE,
@@ -24,7 +23,6 @@ from course_utils.bench.deepseek_sparse import (
     INDEXER_FP8_PORTABLE,
     INDEXER_TORCH,
     PRODUCTS_TORCH,
-    REBUILT,
     SPARSE_LAYER,
     STEP,
     STEP_BF16,
@@ -147,14 +145,6 @@ def test_top_k_is_timed_on_scores_of_three_kinds(one_run_each):
         (kind, name) for kind in kinds for name in (TOPK, TOPK_TORCH, TOPK_UNSORTED)
     ]
     assert rows[0]["gbytes_per_s"] == pytest.approx(4 * 300 * 4 / 2e-3 / 1e9)
-
-
-def test_rebuilding_k_and_v_is_timed_beside_absorption(one_run_each):
-    rows = chapter.rebuild(device="cpu", queries=3, length=20, config=SMALL)
-    assert [row["name"] for row in rows] == [REBUILT, ABSORBED_TORCH, DENSE]
-    pairs = 18 + 19 + 20
-    assert rows[0]["gflop"] == pytest.approx(pairs * 3 * 2 * (64 * (32 + 32) + 32 + 64 + 32) / 1e9)
-    assert rows[1]["gflop"] == rows[2]["gflop"] == pytest.approx(pairs * 3 * 2 * (128 + 64) / 1e9)
 
 
 def test_the_layer_is_timed_sparse_and_dense(one_run_each):

@@ -130,12 +130,6 @@ def test_errors_by_length_and_needles_have_a_row_for_each_way_to_sum(on_cpu):
     assert rows[-1]["found"] < 2.2  # one sum: the needle comes when the others are thousands
 
 
-def test_torchs_kernels_are_timed_in_the_other_ways_to_call_them(on_cpu):
-    rows = chapter.peers(**SMALL)
-    ways = [CUDNN, FLASH, CUDNN + chapter.ROWS_FIRST, FLASH + chapter.ROWS_FIRST, chapter.TORCHS_CHOICE]
-    assert [row["name"] for row in rows] == ways * 2
-
-
 def test_ratios_are_to_cudnn_and_flash_and_the_means_are_geometric():
     def rows(length, **milliseconds):
         """Three runs: of `ours`, the ratios are the median's, half of it and twice."""
