@@ -150,8 +150,6 @@ def step(
             if name in steps:
                 row["ratio_to_dense"] = times[DENSE].median / taken.median
                 row["ratio_to_mha"] = min(times[name].median for name in mha) / taken.median if mha else None
-            if name in (*steps, DENSE):
-                row["peak_extra_bytes"] = timing.peak_memory(functions[name])
             rows.append(row)
         del functions, steps, kernels, indexers, cores, dense, mha, logits  # before the next, which is larger
     return rows
@@ -247,7 +245,7 @@ def core(
         for name, taken in times.items():
             row = _row("core", (queries, length), k, name, taken, flops) | {"heads": config.n_heads}
             row["ratio_to_torch"] = min(times[peer].median for peer in peers) / taken.median
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+            rows.append(row)
     return rows
 
 
@@ -287,8 +285,7 @@ def backward(
         pairs = int((indices >= 0).sum())
         for name, taken in times.items():
             flops = pairs * costs.mla_pair_flops(config, backward=name != CORE_PORTABLE)
-            row = _row("backward", (queries, length), k, name, taken, flops) | {"heads": config.n_heads}
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+            rows.append(_row("backward", (queries, length), k, name, taken, flops) | {"heads": config.n_heads})
     return rows
 
 
@@ -372,8 +369,8 @@ def index(
     """The lightning indexer at (S, T, heads, d), every key legal, in FP8 and bf16, beside torch in bf16 and TileLang in
     FP8.
 
-    `ratio_to_torch`: how many times as fast as the whole formula in torch, plain or compiled, whichever is faster;
-    `ratio_to_products`: as the einsum for `q · k` alone, which is not yet the result.
+    `ratio_to_torch`: how many times as fast as the whole formula in torch, plain or compiled, whichever is faster.
+    Beside them stands the einsum for `q · k` alone, which is not yet the result.
     """
     rows: list[Row] = []
     for queries, length, heads, head_dim in shapes:
@@ -395,8 +392,7 @@ def index(
         for name, taken in times.items():
             row = _row("indexer", (queries, length), None, name, taken, flops) | {"heads": heads, "head_dim": head_dim}
             row["ratio_to_torch"] = min(times[peer].median for peer in peers) / taken.median
-            row["ratio_to_products"] = times[PRODUCTS_TORCH].median / taken.median
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+            rows.append(row)
         del functions
     return rows
 
@@ -483,7 +479,7 @@ def select(
             for name, taken in times.items():
                 row = _row("topk", (queries, length), k, name, taken) | {"scores": kind}
                 row["ratio_to_torch"] = min(times[TOPK_TORCH].median, times[TOPK_UNSORTED].median) / taken.median
-                rows.append(row | {"gbytes_per_s": logits.nbytes / taken.median / 1e6})
+                rows.append(row)
     return rows
 
 
@@ -522,7 +518,7 @@ def layer(
             row = _row("layer", (length, length), top_k, name, taken, flops[name])
             if name != INDEX_VECTORS:
                 row["ratio_to_dense"] = times[DENSE_LAYER].median / taken.median
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+            rows.append(row)
     return rows
 
 

@@ -15,6 +15,7 @@ from course_utils.bench.timed import (
     HEADS,
     Function,
     backward_pass,
+    by_kernel,
     columns,
     fitting,
     random_inputs,
@@ -105,14 +106,8 @@ def _flash_backward_functions(query: Tensor, key: Tensor, value: Tensor, grad_ou
     return {
         "naive torch": backward(reference.torch_attention),
         "flash_attention_minimal": backward(flash_attention_minimal),
-        **{
-            name: backward(lambda q, k, v, backend=backend: sdpa(backend, q, k, v)())
-            for name, backend in SDPA_KERNELS.items()
-        },
-        **{
-            name: backward(lambda q, k, v, backend=backend: sdpa(backend, q, k, v)(), torch.float16)
-            for name, backend in HALF_KERNELS.items()
-        },
+        **{name: backward(by_kernel(backend)) for name, backend in SDPA_KERNELS.items()},
+        **{name: backward(by_kernel(backend), torch.float16) for name, backend in HALF_KERNELS.items()},
     }
 
 

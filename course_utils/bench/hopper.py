@@ -28,6 +28,7 @@ from course_utils.bench.timed import (
     Launched,
     all_parts,
     backward_pass,
+    by_kernel,
     columns,
     compile_ahead,
     interleaved,
@@ -396,7 +397,7 @@ def _gradients(
     """The backward passes of ours, torch's and chapter 03's; each returns dq, dk and dv."""
     forwards: dict[str, Callable[..., Tensor]] = {
         OURS: flash_attention_hopper,
-        **{name: _forward_of(backend) for name, backend in BACKENDS.items()},
+        **{name: by_kernel(backend) for name, backend in BACKENDS.items()},
         PORTABLE: flash_attention_v2,
     }
     functions = {
@@ -404,13 +405,6 @@ def _gradients(
         for name, forward in forwards.items()
     }
     return functions | {TURNS: _deterministic(functions[OURS]), FLASH_FIXED: _deterministic(functions[FLASH])}
-
-
-def _forward_of(backend: SDPBackend) -> Callable[..., Tensor]:
-    def forward(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
-        return sdpa(backend, query, key, value, is_causal=is_causal)()
-
-    return forward
 
 
 def _deterministic(gradients: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:

@@ -406,8 +406,8 @@ def tree(
 
 def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, warm_length: int = 4096) -> list[Row]:
     """The lists that a kernel reads: the first call that builds them, on the GPU, what they hold, and beside them one
-    call of attention with the memory that it takes beyond its output. Ranges have none, or the ends of each row; the
-    row beside theirs is of the same pattern by lists."""
+    call of attention. Ranges have none, or the ends of each row; the row beside theirs is of the same pattern by
+    lists."""
     inputs = random_inputs((1, heads, length, HEAD_DIM), device)
     rows: list[Row] = []
     for label, pattern in scaling_patterns(length).items():
@@ -423,12 +423,9 @@ def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, war
                 print(f"lists of {label} are left out at L = {length}: they do not fit into memory")
                 continue
             (taken,) = _compare({used: attention}).values()
-            output_bytes = inputs[0].nbytes
             row: Row = {"part": "lists", "pattern": label, "length": length, "kernel": used}
-            row |= {"block": mask.lists.block if used == "block_sparse" else None}
             row |= {"build_ms": milliseconds, "list_bytes": _list_bytes(mask, length)}
-            row |= {"attention_ms": taken.median, "output_bytes": output_bytes}
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(attention) - output_bytes})
+            rows.append(row | {"attention_ms": taken.median})
     return rows
 
 

@@ -56,7 +56,7 @@ def test_a_step_is_timed_whole_and_in_parts_beside_dense_mla(one_run_each):
     assert named(rows, DENSE_MHA)["gflop"] == pytest.approx(pairs * 2 * (96 + 32) * 3 / 1e9)
     assert named(rows, UNPACKING)["gflop"] == pytest.approx(40 * 2 * 64 * (32 + 32) * 3 / 1e9)
     assert "gflop" not in named(rows, TOPK) and named(rows, STEP)["ratio_to_dense"] == 1
-    assert named(rows, STEP)["peak_extra_bytes"] == 3_000_000 and named(rows, STEP)["ratio_to_mha"] == 1
+    assert named(rows, STEP)["ratio_to_mha"] == 1
     assert {row["panel"] for row in rows if row["name"] in (STEP, DENSE, DENSE_MHA)} == {"whole attention"}
     assert {row["panel"] for row in rows if row["name"] in (TOPK, CORE)} == {"kernels of DSA"}
     json.dumps(rows)
@@ -135,7 +135,7 @@ def test_the_indexer_is_timed_beside_the_formula_and_its_products(one_run_each):
     rows = chapter.index(device="cpu", shapes=((5, 30, 3, 64),))
     assert [row["name"] for row in rows] == [INDEXER_FP8, INDEXER, INDEXER_TORCH, PRODUCTS_TORCH]
     assert {row["gflop"] for row in rows} == {5 * 30 * 2 * 3 * 64 / 1e9}
-    assert rows[0]["ratio_to_torch"] == rows[0]["ratio_to_products"] == 1 and rows[0]["head_dim"] == 64
+    assert rows[0]["ratio_to_torch"] == 1 and rows[0]["head_dim"] == 64
 
 
 def test_top_k_is_timed_on_scores_of_three_kinds(one_run_each):
@@ -144,7 +144,6 @@ def test_top_k_is_timed_on_scores_of_three_kinds(one_run_each):
     assert [(row["scores"], row["name"]) for row in rows] == [
         (kind, name) for kind in kinds for name in (TOPK, TOPK_TORCH, TOPK_UNSORTED)
     ]
-    assert rows[0]["gbytes_per_s"] == pytest.approx(4 * 300 * 4 / 2e-3 / 1e9)
 
 
 def test_the_layer_is_timed_sparse_and_dense(one_run_each):

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend
 
 from course_utils import costs
 from course_utils.bench import flash_attention_v2 as chapter
-from course_utils.bench.timed import random_inputs
+from course_utils.bench.timed import by_kernel, random_inputs
 from course_utils.cuda import RawModule
 
 
@@ -17,6 +17,8 @@ from course_utils.cuda import RawModule
 def flash_v2_on_cpu(one_run_each, monkeypatch):
     """Chapter 03's benchmarks on the emulator: torch's kernels for GPUs are played by its plain one."""
     monkeypatch.setattr(chapter, "PEERS", dict.fromkeys(chapter.PEERS, SDPBackend.MATH))
+    for name in chapter.PRESCRIBED:
+        monkeypatch.setitem(chapter.ATTENTIONS, name, by_kernel(SDPBackend.MATH))
 
 
 def test_flash_v2_is_timed_beside_torch_forward_and_backward(flash_v2_on_cpu):
