@@ -8,7 +8,6 @@ cache, taken by turns; but in "sustained" each has the card for as long as in a 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import math
 import statistics
@@ -43,7 +42,6 @@ from course_utils.measured.hopper import (
     AGAIN,
     CUDNN,
     FLASH,
-    FLASH3,
     FLASH_FIXED,
     FLOPS_OF_A_CLOCK,
     LENGTHS,
@@ -139,8 +137,8 @@ def forward(
     bf16_lengths: Sequence[int] = BF16_LENGTHS,
     head_dims: Sequence[int] = HEAD_DIMS,
 ) -> list[Row]:
-    """The operator beside torch's kernels, chapter 03's and FlashAttention-3, with B · L and H · d fixed; and the
-    ratios of fp16 summed up."""
+    """The operator beside torch's kernels and chapter 03's, with B · L and H · d fixed; and the ratios of fp16 summed
+    up."""
     rows: list[Row] = []
     cases = [(torch.float16, length) for length in lengths] + [(torch.bfloat16, length) for length in bf16_lengths]
     for head_dim, is_causal, (dtype, length) in itertools.product(head_dims, (False, True), cases):
@@ -379,16 +377,13 @@ def _torchs(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[
 
 
 def _all(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[str, Function]:
-    """Ours, torch's, chapter 03's and, where it is installed, FlashAttention-3."""
+    """Ours, torch's and chapter 03's."""
     how = {"is_causal": is_causal, "enable_gqa": query.shape[1] != key.shape[1]}
-    functions: dict[str, Function] = {
-        OURS: lambda: flash_attention_hopper(query, key, value, **how),
+    return {
+        OURS: functools.partial(flash_attention_hopper, query, key, value, **how),
         **_torchs(query, key, value, is_causal),
-        PORTABLE: lambda: flash_attention_v2(query, key, value, **how),
+        PORTABLE: functools.partial(flash_attention_v2, query, key, value, **how),
     }
-    if has_flash3():
-        functions[FLASH3] = _flash3(query, key, value, is_causal)
-    return functions
 
 
 def _gradients(
@@ -419,22 +414,6 @@ def _deterministic(gradients: Callable[[], tuple[Tensor, ...]]) -> Callable[[], 
             torch.set_deterministic_debug_mode(before)
 
     return function
-
-
-@functools.cache
-def has_flash3() -> bool:
-    """Whether FlashAttention-3 is installed; if not, a note is printed once."""
-    found = importlib.util.find_spec("flash_attn_interface") is not None
-    if not found:
-        print(f"{FLASH3} is left out: flash_attn_interface is not installed")
-    return found
-
-
-def _flash3(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
-    from flash_attn_interface import flash_attn_func
-
-    inputs = [tensor.transpose(1, 2).contiguous() for tensor in (query, key, value)]
-    return lambda: flash_attn_func(*inputs, causal=is_causal).transpose(1, 2)
 
 
 def step_function(

@@ -4,7 +4,7 @@
 """
 
 OURS_E4M3, ROUNDED = "flash_attention_hopper in E4M3", "torch, weights rounded to E4M3"
-OURS, PORTABLE, FLASH3 = "flash_attention_hopper", "flash_attention_v2", "FlashAttention-3"
+OURS, PORTABLE = "flash_attention_hopper", "flash_attention_v2"
 TURNS = f"{OURS}, in turns"  # its backward pass where torch is told to be deterministic
 CUDNN, FLASH = "torch cuDNN", "torch FLASH"
 FLASH_FIXED = f"{FLASH}, deterministic"  # likewise

@@ -22,9 +22,8 @@ SMALL = {"device": "cpu", "tokens": 40, "width": 64, "lengths": (40,), "head_dim
 
 @pytest.fixture
 def on_cpu(one_run_each, monkeypatch):
-    """torch's kernels for GPUs are played by its plain one; FlashAttention-3 is not there."""
+    """torch's kernels for GPUs are played by its plain one."""
     monkeypatch.setattr(chapter, "BACKENDS", dict.fromkeys(chapter.BACKENDS, SDPBackend.MATH))
-    monkeypatch.setattr(chapter, "has_flash3", lambda: False)
     monkeypatch.setattr(chapter, "peak_speed", lambda: 1000.0)
     monkeypatch.setattr(chapter, "RUNS", 1)
     monkeypatch.setattr(timing, "sustained", lambda functions: timing.compare(functions))

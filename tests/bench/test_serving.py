@@ -30,8 +30,7 @@ def test_a_contiguous_cache_is_timed_beside_peers(capsys):
     assert {row["name"] for row in rows} == ours | {
         name + packed for name in chapter.BACKENDS for packed in ("", chapter.PACKED)
     }
-    printed = capsys.readouterr().out
-    assert "FlashInfer is left out" in printed and "FlashAttention-3 is left out" in printed
+    assert "FlashInfer is left out" in capsys.readouterr().out
     for row in rows:
         assert row["us"] == 2000.0 and row["tb_per_s"] == pytest.approx(2 * 2 * 2 * 48 * 64 * 2 / 2e-3 / 1e12)
         assert row["ceiling_tb_per_s"] == pytest.approx(8_000 / 2e-3 / 1e12)
