@@ -6,7 +6,6 @@ import pytest
 from torch.nn.attention import SDPBackend
 
 from course_utils.bench import serving as chapter
-from course_utils.cuda import RawModule
 from course_utils.operators import paged_attention
 from course_utils.serving.trace import counted
 
@@ -118,13 +117,3 @@ def test_what_is_wrong_is_not_timed(monkeypatch):
     monkeypatch.setattr(chapter, "paged_attention", wrong)
     with pytest.raises(RuntimeError, match=r"paged_attention, .*: not timed"):
         chapter.paged(device="cpu", caches=CACHES, page_sizes=(5,))
-
-
-def test_everything_that_the_chapter_launches_is_compiled_ahead(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(RawModule, "compile", lambda self, device: compiled.append((self.name, device)))
-    chapter.compile_all("cpu")
-    names = ("warp_per_head", "packed_heads", "split_keys", "paged_cache", "e4m3_cache", "merge")
-    names += "append", "persistent_step"
-    assert {name for name, _ in compiled} == {f"06_serving/{name}.cu" for name in names}
-    assert {device for _, device in compiled} == {"cpu"}
