@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
@@ -29,6 +29,7 @@ from course_utils.bench.timed import (
     backward_pass,
     build_kernel,
     by_kernel,
+    call_ms,
     columns,
     compile_ahead,
     interleaved,
@@ -158,17 +159,10 @@ def _race(part: str, shape: Shape, is_causal: bool, pass_name: str, device: str)
         row |= {"tflop_per_s": flops / time.median / 1e9, "ratio_to_flash": statistics.median(ratios)}
         row |= {"ratio_low": min(ratios), "ratio_high": max(ratios)}
         if part == "short" and name != FLASH_AGAIN:
-            row["call_ms"] = _call_ms(name, functions[name], inputs, pass_name)
+            of_torch = name in PEERS and pass_name == "forward"
+            row["call_ms"] = call_ms(PEERS[name], *inputs[:3]) if of_torch else timing.time_calls(functions[name])
         rows.append(row)
     return rows
-
-
-def _call_ms(name: str, function: Function, inputs: tuple[Tensor, ...], pass_name: str) -> float:
-    """For torch's kernels the time of the call alone: choosing the kernel takes the host as long as launching it."""
-    if name not in PEERS or pass_name == "backward":
-        return timing.time_calls(function)
-    with sdpa_kernel(PEERS[name]):
-        return timing.time_calls(lambda: scaled_dot_product_attention(*inputs[:3]))
 
 
 def _summary(rows: list[Row], pass_name: str) -> Row:

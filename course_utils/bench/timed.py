@@ -80,6 +80,13 @@ def sdpa(backend: SDPBackend, *inputs: Tensor, **options: Any) -> Function:
     return functools.partial(by_kernel(backend), *inputs, **options)
 
 
+def call_ms(backend: SDPBackend, *inputs: Tensor, **options: Any) -> float:
+    """Milliseconds of a call of one of torch's own kernels when many follow one another, without the choice of the
+    kernel, which takes the host as long as launching it."""
+    with sdpa_kernel(backend):
+        return timing.time_calls(functools.partial(scaled_dot_product_attention, *inputs, **options))
+
+
 def backward_pass(forward: Callable[..., Tensor], *tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:
     """The backward pass alone of `forward(*inputs)`, which runs once, here: returns the gradient of each input.
 
