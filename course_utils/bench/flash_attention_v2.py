@@ -468,8 +468,7 @@ def recompute_or_store(
             row: Row = {"part": "recompute", "pass": "backward", "length": length, "name": name}
             row |= columns(times[name])
             peak = timing.peak_memory(lambda call=(forward, *inputs, grad_output): backward_pass(*call)())
-            stored = costs.score_matrix_bytes(*shape[:2], length, length, 2) if name == "stores P" else 0
-            rows.append(row | {"peak_mb": peak / 1e6, "stored_p_mb": stored / 1e6})
+            rows.append(row | {"peak_mb": peak / 1e6})
     return rows
 
 

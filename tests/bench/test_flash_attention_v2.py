@@ -137,7 +137,6 @@ def test_recomputing_is_timed_beside_storing(flash_v2_on_cpu):
     assert [(row["name"], row["length"]) for row in rows] == [
         (name, length) for length in (20, 40) for name in ("recomputes P", "stores P")
     ]
-    assert [row["stored_p_mb"] for row in rows] == [0, 2 * 2 * 20 * 20 / 1e6, 0, 2 * 40 * 40 / 1e6]
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
