@@ -289,8 +289,9 @@ def launch(
     check_attention(query, key, value, scale)
     out = torch.empty_like(query) if out is None else out
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
+    kernel = build(step, query.shape[3], query.dtype)
     found = as_launch(step, query, key, value, out, lse, is_causal=is_causal, scale=scale)
-    build(step, query.shape[3], query.dtype)(found.grid, found.block, found.args, shared_mem=found.shared_mem)
+    kernel(found.grid, found.block, found.args, shared_mem=found.shared_mem)
     return out, lse
 
 
