@@ -11,6 +11,8 @@ the system take is not in them, nor libc, Python's side of a launch and compilat
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import shutil
 import sys
 import tempfile
@@ -48,11 +50,11 @@ def own_instructions(counts: str) -> int:
 
 def measure_here() -> dict[str, float]:
     """Millions of instructions of each launch and mode, in the checkout that this process imports."""
-    from course_utils.bench.emulator import MODES
-    from course_utils.emulator import configure
+    from course_utils.emulator import configure, profile, sanitize
     from course_utils.launches.chapters import course_launches
 
     found = {}
+    modes = {"plain": contextlib.nullcontext, "profile": profile, "sanitize": sanitize}
     launches = course_launches()
     with tempfile.TemporaryDirectory() as folder, configure(time_limit=600, threads=1):
         # The emulator starts its launcher, whose forks are the workers, by what Python says its own program is.
@@ -63,7 +65,7 @@ def measure_here() -> dict[str, float]:
         wrapper.chmod(0o755)
         sys.executable = str(wrapper)
         for name in filter(launches.__contains__, LAUNCHES):
-            for mode, watched in MODES.items():
+            for mode, watched in modes.items():
                 with watched():
                     launches[name].run()
                 (counts,) = written.iterdir()
@@ -84,9 +86,9 @@ def compare(before: Path) -> list[Row]:
 
 def machine() -> Row:
     """What the rows were measured on."""
-    from course_utils.bench.emulator import machine
+    from course_utils.emulator.compiler import find_compiler
 
-    return {"machine": machine(), "unit": "millions of instructions"}
+    return {"machine": f"{platform.machine()}, {find_compiler().kind}", "unit": "millions of instructions"}
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ SUBJECTS = {
         (
             *("lightning_indexer, FP8", "lightning_indexer, bf16", "lightning_indexer, FP8, mma.sync", "select_topk"),
             *("sparse_mla", "sparse_mla, mma.sync", "DSA, indexer in FP8", "DSA, indexer in bf16"),
-            *("mla_attention", "mla_attention, mma.sync", "mla_reprojected", "sparse_mla, backward"),
+            *("mla_attention", "mla_attention, mma.sync", "sparse_mla, backward"),
         ),
         of_dsa,
         of_dsa_line,

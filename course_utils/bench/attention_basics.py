@@ -24,54 +24,31 @@ from course_utils.measured import Row
 from course_utils.operators import naive_attention
 
 LENGTHS = (512, 1024, 2048)
+WHOLE = ("naive_attention", "naive torch", "SDPA")  # all three passes
 
 
 def naive_steps(
     *, device: str = "cuda", batch: int = BATCH, heads: int = HEADS, lengths: tuple[int, ...] = LENGTHS
 ) -> list[Row]:
     """The three passes of naive attention, ours beside torch's, each alone and all together, fp32; SDPA beside them.
-
-    `traffic_gb_per_s` is the pass's needed traffic (`costs.naive_traffic`) over its time. Lengths whose score matrices
-    do not fit the GPU are left out.
-    """
+    Lengths whose score matrices do not fit the GPU are left out."""
     rows: list[Row] = []
     for length in fitting(lengths, batch, heads, device):
         inputs = random_inputs((batch, heads, length, HEAD_DIM), device, torch.float32)
-        steps = costs.naive_traffic(batch, heads, length, length, HEAD_DIM, 4)
-        traffic = [step.total for step in steps]
         functions = _naive_step_functions(*inputs)
         with reference.full_float32():
             require_close("naive_attention", naive_attention(*inputs), reference.torch_attention(*inputs))
             times = timing.compare(functions)
-            for name, step in _STEPS.items():
+            for name, function in functions.items():
                 row = {"name": name, "length": length} | columns(times[name])
-                if name != "SDPA":  # it stores neither S nor P
-                    moved = sum(traffic) if step is None else traffic[step]
-                    row["traffic_gb_per_s"] = moved / times[name].median / 1e6
-                if step is None:
-                    row["peak_mb"] = timing.peak_memory(functions[name]) / 1e6
+                if name in WHOLE:
+                    row["peak_mb"] = timing.peak_memory(function) / 1e6
                 rows.append(row)
     return rows
 
 
-# Name of a timed function -> its step of `costs.naive_traffic`; None for all three.
-_STEPS = {
-    "scores_uncoalesced.cu": 0,
-    "scores_uncoalesced.cu, K transposed": 0,
-    "scores.cu": 0,
-    "torch Q @ K.mT": 0,
-    "softmax.cu": 1,
-    "torch softmax": 1,
-    "output.cu": 2,
-    "torch P @ V": 2,
-    "naive_attention": None,
-    "naive torch": None,
-    "SDPA": None,
-}
-
-
 def _naive_step_functions(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Function]:
-    """For each name of `_STEPS` a function that does that step on these inputs."""
+    """By name what is timed on these inputs: each pass, and `WHOLE`."""
     batch, heads, length, head_dim = query.shape
     scale = head_dim**-0.5
     weights = torch.softmax(query @ key.mT * scale, dim=-1)

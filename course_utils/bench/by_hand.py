@@ -18,7 +18,7 @@ from torch.nn.attention.varlen import varlen_attn
 from course_utils import patterns
 from course_utils.bench import flex
 from course_utils.bench.flex import FLEX, FLEX_128, FLEX_TUNED, Attention
-from course_utils.bench.timed import sdpa
+from course_utils.bench.timed import by_kernel
 from course_utils.measured.best_peers import CUDNN_VIEW
 from course_utils.patterns import Pattern
 
@@ -79,7 +79,7 @@ def _packed(query: Tensor, key: Tensor, value: Tensor, *, ends: Tensor, longest:
 def _blocks(query: Tensor, key: Tensor, value: Tensor, *, backend: SDPBackend, block: int) -> Tensor:
     """Each block becomes a head."""
     views = (tensor.flatten(0, 1).unflatten(1, (-1, block)) for tensor in (query, key, value))
-    return sdpa(backend, *views)().reshape(query.shape)
+    return by_kernel(backend)(*views).reshape(query.shape)
 
 
 def _dilated(window: int, dilation: int, length: int, device: str, with_flex: bool) -> dict[str, Attention]:

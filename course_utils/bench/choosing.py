@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
@@ -33,7 +33,16 @@ from course_utils.bench import flex
 from course_utils.bench.by_hand import WINDOW as FLASH_WINDOW
 from course_utils.bench.by_hand import by_hand
 from course_utils.bench.flex import FLEX_TUNED
-from course_utils.bench.timed import MAX_HALF_ERROR, Function, columns, random_inputs, require_right, sdpa
+from course_utils.bench.timed import (
+    MAX_HALF_ERROR,
+    Function,
+    by_kernel,
+    columns,
+    random_inputs,
+    require_right,
+    sdpa,
+    some_rows,
+)
 from course_utils.measured import Row
 from course_utils.operators import flash_attention_v2, sparse_attention
 from course_utils.patterns import Pattern
@@ -236,7 +245,7 @@ def backends(*, device: str = "cuda", heads: int = HEADS, length: int = 4096) ->
         chosen = SDPBackend(torch._fused_sdp_choice(query, key, value, mask, 0.0, is_causal))
         reasons = {backend: why_not_taken(backend, query, key, value, **options) for backend in BACKENDS}
         functions = {
-            backend: functools.partial(_by_backend, backend, query, key, value, **options)
+            backend: sdpa(backend, query, key, value, **options)
             for backend, why_not in reasons.items()
             if why_not is None
         }
@@ -251,17 +260,10 @@ def backends(*, device: str = "cuda", heads: int = HEADS, length: int = 4096) ->
     return rows
 
 
-def _by_backend(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, **options: object) -> Tensor:
-    with sdpa_kernel(backend):
-        return scaled_dot_product_attention(query, key, value, **options)
-
-
 def is_right(out: Tensor, query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether some rows of the output equal causal attention with the mask top left: row r sees keys 0 to r."""
-    rows = torch.linspace(0, query.shape[2] - 1, 16, device=query.device).long()
-    scores = query[:, :, rows].float() @ key.float().mT * query.shape[-1] ** -0.5
-    hidden = torch.arange(key.shape[2], device=query.device) > rows[:, None]
-    expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value.float()
+    seen = query.shape[2]
+    rows, expected = some_rows(query, key[:, :, :seen], value[:, :, :seen], patterns.causal())
     return (out[:, :, rows] - expected).abs().max().item() <= MAX_HALF_ERROR[torch.float16]
 
 
@@ -285,8 +287,7 @@ def why_not_taken(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            with sdpa_kernel(backend):
-                scaled_dot_product_attention(query, key, value, **options)
+            by_kernel(backend)(query, key, value, **options)
         except RuntimeError as error:
             said = [str(warning.message).partition(" (Triggered")[0].strip() for warning in caught]
             heads = [place for place, text in enumerate(said) if text.lower().startswith(BACKENDS[backend].lower())]

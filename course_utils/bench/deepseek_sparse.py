@@ -3,9 +3,9 @@
 Each row has its `part`, and says of what size it is: `queries` (S), the last of `length` keys (T), of which `k` are
 selected for each query. Times are of the GPU alone (`head_start_us` of `timing.compare`). TFLOP/s are useful ones, of
 the pairs that the formula has, by `costs`. Inputs are random normal, with the sizes of DeepSeek-V3.2. The kernels of
-the parts step, core and index, and what is in rebuild, are timed once some rows of their output are those of float64;
-backward has some queries checked in launches of their own, and the layer is held against the dense one by quality. What
-this machine cannot run is printed and left out. Conventions as in `timed`.
+the parts step, core and index are timed once some rows of their output are those of float64; backward has some queries
+checked in launches of their own, and the layer is held against the dense one by quality. What this machine cannot run
+is printed and left out. Conventions as in `timed`.
 """
 
 from __future__ import annotations
@@ -65,19 +65,17 @@ CORE_TILELANG = {"TileLang, pipelined": "sparse_mla_fwd_pipelined", "TileLang, s
 INDEXER_FP8_PORTABLE = "lightning_indexer, FP8, mma.sync"
 INDEXER_TORCH, PRODUCTS_TORCH = "torch, bf16 einsum", "torch, its products alone"
 INDEXER_COMPILED, INDEXER_TILELANG = "torch, bf16 einsum, compiled", "TileLang, FP8"
-REBUILT, ABSORBED_TORCH = "mla_reprojected", "torch, absorbed, fp32"
 
 TIMES = {"warmup": 1, "budget_ms": 25.0, "head_start_us": 500.0}  # longer than the host takes to launch a step
 # Cosine difference from float64 that passes: of outputs, log-sum-exps and gradients, and of torch, which rounds scores.
 OURS_OFF, LSE_OFF, GRADIENT_OFF, MHA_OFF, TORCH_OFF = 7e-6, 1e-10, 5e-5, 1e-4, 1e-3
-FEW_HEADS = V3_2._replace(n_heads=16)  # for slow functions
 TORCH_CHUNK = 256  # queries that torch's versions have in memory at a time
 
 
 def deepseek_chapter() -> list[Row]:
     """Every figure of chapter 05."""
     compile_all()
-    return all_parts((step, core, backward, index, select, rebuild, layer, quality))
+    return all_parts((step, core, backward, index, select, layer, quality))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -152,8 +150,6 @@ def step(
             if name in steps:
                 row["ratio_to_dense"] = times[DENSE].median / taken.median
                 row["ratio_to_mha"] = min(times[name].median for name in mha) / taken.median if mha else None
-            if name in (*steps, DENSE):
-                row["peak_extra_bytes"] = timing.peak_memory(functions[name])
             rows.append(row)
         del functions, steps, kernels, indexers, cores, dense, mha, logits  # before the next, which is larger
     return rows
@@ -249,7 +245,7 @@ def core(
         for name, taken in times.items():
             row = _row("core", (queries, length), k, name, taken, flops) | {"heads": config.n_heads}
             row["ratio_to_torch"] = min(times[peer].median for peer in peers) / taken.median
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+            rows.append(row)
     return rows
 
 
@@ -289,8 +285,7 @@ def backward(
         pairs = int((indices >= 0).sum())
         for name, taken in times.items():
             flops = pairs * costs.mla_pair_flops(config, backward=name != CORE_PORTABLE)
-            row = _row("backward", (queries, length), k, name, taken, flops) | {"heads": config.n_heads}
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+            rows.append(_row("backward", (queries, length), k, name, taken, flops) | {"heads": config.n_heads})
     return rows
 
 
@@ -374,8 +369,8 @@ def index(
     """The lightning indexer at (S, T, heads, d), every key legal, in FP8 and bf16, beside torch in bf16 and TileLang in
     FP8.
 
-    `ratio_to_torch`: how many times as fast as the whole formula in torch, plain or compiled, whichever is faster;
-    `ratio_to_products`: as the einsum for `q · k` alone, which is not yet the result.
+    `ratio_to_torch`: how many times as fast as the whole formula in torch, plain or compiled, whichever is faster.
+    Beside them stands the einsum for `q · k` alone, which is not yet the result.
     """
     rows: list[Row] = []
     for queries, length, heads, head_dim in shapes:
@@ -397,8 +392,7 @@ def index(
         for name, taken in times.items():
             row = _row("indexer", (queries, length), None, name, taken, flops) | {"heads": heads, "head_dim": head_dim}
             row["ratio_to_torch"] = min(times[peer].median for peer in peers) / taken.median
-            row["ratio_to_products"] = times[PRODUCTS_TORCH].median / taken.median
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+            rows.append(row)
         del functions
     return rows
 
@@ -485,63 +479,8 @@ def select(
             for name, taken in times.items():
                 row = _row("topk", (queries, length), k, name, taken) | {"scores": kind}
                 row["ratio_to_torch"] = min(times[TOPK_TORCH].median, times[TOPK_UNSORTED].median) / taken.median
-                rows.append(row | {"gbytes_per_s": logits.nbytes / taken.median / 1e6})
+                rows.append(row)
     return rows
-
-
-# ---------------------------------------------------------------------------------------------- without absorption
-
-
-def rebuild(
-    *, device: str = "cuda", queries: int = 16, length: int = 1024, config: DeepSeekDims = FEW_HEADS
-) -> list[Row]:
-    """MLA with K and V rebuilt for every pair, and absorbed: in fp32 by torch, and by `mla_attention` in bf16.
-
-    The absorbed ones take q_nope to the latent space first and the output back after. GFLOP are of the pairs.
-    """
-    c, (nope, rope) = config, (config.qk_nope_head_dim, config.qk_rope_head_dim)
-    shapes = (queries, c.n_heads, nope), (queries, c.n_heads, rope), (length, c.kv_lora_rank), (length, rope)
-    q_nope, q_rope, latent, k_rope = (torch.randn(shape, device=device) for shape in shapes)
-    w_uk, w_uv = (
-        torch.randn(c.n_heads, width, c.kv_lora_rank, device=device) * c.kv_lora_rank**-0.5
-        for width in (nope, c.v_head_dim)
-    )
-    tensors = q_nope, q_rope, latent, k_rope, w_uk, w_uv
-
-    def absorbed(
-        attention: Callable[..., tuple[Tensor, Tensor]], tensors: Sequence[Tensor], dtype: torch.dtype
-    ) -> Tensor:
-        q_nope, q_rope, latent, k_rope, w_uk, w_uv = (tensor.to(dtype) for tensor in tensors)
-        query = torch.cat([torch.einsum("shn,hnc->shc", q_nope, w_uk), q_rope], dim=-1)
-        o, _ = attention(query, torch.cat([latent, k_rope], dim=-1), **mla_arguments(config))
-        return torch.einsum("shc,hvc->shv", o, w_uv)
-
-    in_bf16 = [tensor.bfloat16() for tensor in tensors]
-    functions: dict[str, Function] = {
-        REBUILT: functools.partial(mla.mla_reprojected, *tensors, scale=mla_arguments(config)["scale"]),
-        ABSORBED_TORCH: functools.partial(absorbed, _torch_mla, tensors, torch.float32),
-        DENSE: functools.partial(absorbed, mla.mla_attention, in_bf16, torch.bfloat16),
-    }
-    expected = absorbed(reference.mla_attention, tensors, torch.float64)
-    for name, function in functions.items():
-        require_right(name, function(), expected, TORCH_OFF if name == DENSE else 1e-9)
-    pairs = costs.attended_pairs(queries, length, is_causal=True)
-    flops = dict.fromkeys(functions, pairs * costs.mla_pair_flops(config))
-    flops[REBUILT] = pairs * costs.reprojected_pair_flops(config)
-    with reference.full_float32():
-        times = timing.compare(functions, **TIMES)
-    return [
-        _row("reprojected", (queries, length), None, name, taken, flops[name])
-        | {"heads": c.n_heads, "ratio_to_rebuilt": times[REBUILT].median / taken.median}
-        for name, taken in times.items()
-    ]
-
-
-def _torch_mla(query: Tensor, latent: Tensor, *, scale: float, value_dim: int) -> tuple[Tensor, Tensor]:
-    """Dense causal absorbed MLA in plain torch, with the log-sum-exp."""
-    scores = torch.einsum("shd,td->sht", query, latent) * scale
-    scores.masked_fill_(~_visible(len(query), len(latent), query.device)[:, None], -torch.inf)
-    return scores.softmax(-1) @ latent[:, :value_dim], scores.logsumexp(-1)
 
 
 # ---------------------------------------------------------------------------------------------- the layer
@@ -579,7 +518,7 @@ def layer(
             row = _row("layer", (length, length), top_k, name, taken, flops[name])
             if name != INDEX_VECTORS:
                 row["ratio_to_dense"] = times[DENSE_LAYER].median / taken.median
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+            rows.append(row)
     return rows
 
 

@@ -15,6 +15,7 @@ from course_utils.bench.timed import (
     HEADS,
     Function,
     backward_pass,
+    by_kernel,
     columns,
     fitting,
     random_inputs,
@@ -27,7 +28,6 @@ from course_utils.nvidia import bottlenecks
 from course_utils.operators import flash_attention_minimal, flash_plain
 from course_utils.operators.minimal import FORWARD_TILES
 from course_utils.toolchain import nvrtc
-from course_utils.toolchain.source import blank_comments, with_headers
 
 LENGTHS = (512, 1024, 2048, 4096)
 # Kernels of torch that take fp32; the flash and cuDNN kernels take half precision only.
@@ -65,7 +65,6 @@ def minimal_flash(
                     row["tflop_per_s"] = flops / times[name].median / 1e9
                     row["speed_over_naive"] = times["naive torch"].median / times[name].median
                     row["peak_mb"] = timing.peak_memory(function) / 1e6
-                    row["code_lines"] = _code_lines_of(name) if pass_name == "forward" else None
                     rows.append(row)
                 del functions, function  # with the graphs and the matrices that they hold
     return rows
@@ -105,14 +104,8 @@ def _flash_backward_functions(query: Tensor, key: Tensor, value: Tensor, grad_ou
     return {
         "naive torch": backward(reference.torch_attention),
         "flash_attention_minimal": backward(flash_attention_minimal),
-        **{
-            name: backward(lambda q, k, v, backend=backend: sdpa(backend, q, k, v)())
-            for name, backend in SDPA_KERNELS.items()
-        },
-        **{
-            name: backward(lambda q, k, v, backend=backend: sdpa(backend, q, k, v)(), torch.float16)
-            for name, backend in HALF_KERNELS.items()
-        },
+        **{name: backward(by_kernel(backend)) for name, backend in SDPA_KERNELS.items()},
+        **{name: backward(by_kernel(backend), torch.float16) for name, backend in HALF_KERNELS.items()},
     }
 
 
@@ -148,13 +141,3 @@ def bounds(timings: Measurement) -> list[Row]:
         row["wavefronts allow"] = bottlenecks.allowed_tflops(counted)
         rows.append(row | {"multiply-adds sustained": chip["fp32 multiply-add, CUDA cores"]["tflop_per_s"]})
     return rows
-
-
-def code_lines(source: str) -> int:
-    """Lines of code of a kernel: neither blank nor comment."""
-    return sum(bool(line.strip()) for line in blank_comments(source, strings=False).splitlines())
-
-
-def _code_lines_of(name: str) -> int | None:
-    file = {"forward_plain.cu": "forward_plain.cu", "flash_attention_minimal": "forward.cu"}.get(name)
-    return code_lines(with_headers(read_kernel(f"02_flash_attention_minimal/{file}"))) if file else None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
@@ -28,6 +28,8 @@ from course_utils.bench.timed import (
     all_parts,
     backward_pass,
     build_kernel,
+    by_kernel,
+    call_ms,
     columns,
     compile_ahead,
     interleaved,
@@ -148,8 +150,6 @@ def _race(part: str, shape: Shape, is_causal: bool, pass_name: str, device: str)
         for name, ours, theirs in zip(("dq", "dk", "dv"), functions[OURS](), functions[FLASH](), strict=True):
             at_most = MAX_ERROR * max(1.0, theirs.abs().max().item())
             require_close(f"{OURS}, {name}", ours, theirs, at_most=at_most)
-    if _fits(shape, device):
-        functions[NAIVE] = _naive(*inputs, is_causal=is_causal, backward=pass_name == "backward")
     flops = costs.attention_flops(batch, heads, length, length, head_dim, is_causal, pass_name == "backward")
     columns = {"part": part, "pass": pass_name, "head_dim": head_dim, "is_causal": is_causal, "length": length}
     found = interleaved(functions, FLASH, runs, once=(NAIVE,), budget_ms=BUDGET_MS, head_start_us=head_start_us)
@@ -159,17 +159,10 @@ def _race(part: str, shape: Shape, is_causal: bool, pass_name: str, device: str)
         row |= {"tflop_per_s": flops / time.median / 1e9, "ratio_to_flash": statistics.median(ratios)}
         row |= {"ratio_low": min(ratios), "ratio_high": max(ratios)}
         if part == "short" and name != FLASH_AGAIN:
-            row["call_ms"] = _call_ms(name, functions[name], inputs, pass_name)
+            of_torch = name in PEERS and pass_name == "forward"
+            row["call_ms"] = call_ms(PEERS[name], *inputs[:3]) if of_torch else timing.time_calls(functions[name])
         rows.append(row)
     return rows
-
-
-def _call_ms(name: str, function: Function, inputs: tuple[Tensor, ...], pass_name: str) -> float:
-    """For torch's kernels the time of the call alone: choosing the kernel takes the host as long as launching it."""
-    if name not in PEERS or pass_name == "backward":
-        return timing.time_calls(function)
-    with sdpa_kernel(PEERS[name]):
-        return timing.time_calls(lambda: scaled_dot_product_attention(*inputs[:3]))
 
 
 def _summary(rows: list[Row], pass_name: str) -> Row:
@@ -195,39 +188,20 @@ def _summary(rows: list[Row], pass_name: str) -> Row:
 def _functions(
     query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor, *, is_causal: bool, backward: bool
 ) -> dict[str, Function]:
-    """Ours and torch's kernels that run on these inputs; FLASH twice."""
+    """Ours, torch's kernels that run on these inputs, FLASH once more, and naive attention where it fits."""
 
-    def peer(backend: SDPBackend) -> Function:
-        def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return sdpa(backend, q, k, v, is_causal=is_causal)()
-
+    def make(attention: Callable[..., Tensor]) -> Function:
+        attend = functools.partial(attention, is_causal=is_causal)
         if backward:
-            return backward_pass(forward, query, key, value, grad_output)
-        return sdpa(backend, query, key, value, is_causal=is_causal)
+            return backward_pass(attend, query, key, value, grad_output)
+        return functools.partial(attend, query, key, value)
 
-    def ours(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return flash_attention_v2(q, k, v, is_causal=is_causal)
-
-    functions: dict[str, Function] = {
-        OURS: backward_pass(ours, query, key, value, grad_output) if backward else lambda: ours(query, key, value)
-    }
-    for name, backend in PEERS.items():
-        try:
-            functions[name] = peer(backend)
-            functions[name]()
-        except RuntimeError as error:  # torch has no such kernel for this GPU
-            print(f"{name} is left out at {list(query.shape)}: {error}")
-            functions.pop(name, None)
-    return functions | {FLASH_AGAIN: peer(PEERS[FLASH])}
-
-
-def _naive(
-    query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor, *, is_causal: bool, backward: bool
-) -> Function:
-    def forward(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return reference.torch_attention(q, k, v, is_causal=is_causal)
-
-    return backward_pass(forward, query, key, value, grad_output) if backward else lambda: forward(query, key, value)
+    peers = {name: functools.partial(make, by_kernel(backend)) for name, backend in PEERS.items()}
+    functions = {OURS: make(flash_attention_v2)} | that_run(peers, str(list(query.shape)))
+    functions[FLASH_AGAIN] = make(by_kernel(PEERS[FLASH]))
+    if _fits(query.shape, query.device.type):
+        functions[NAIVE] = make(reference.torch_attention)
+    return functions
 
 
 # ---------------------------------------------------------------------------------------------- few queries
@@ -494,8 +468,7 @@ def recompute_or_store(
             row: Row = {"part": "recompute", "pass": "backward", "length": length, "name": name}
             row |= columns(times[name])
             peak = timing.peak_memory(lambda call=(forward, *inputs, grad_output): backward_pass(*call)())
-            stored = costs.score_matrix_bytes(*shape[:2], length, length, 2) if name == "stores P" else 0
-            rows.append(row | {"peak_mb": peak / 1e6, "stored_p_mb": stored / 1e6})
+            rows.append(row | {"peak_mb": peak / 1e6})
     return rows
 
 
@@ -600,22 +573,12 @@ class Block(nn.Module):
         return self.attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
 
 
-def _prescribed(name: str) -> Callable[..., Tensor]:
-    """One of torch's kernels, called as SDPA is."""
-
-    def attention(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> Tensor:
-        with sdpa_kernel(PEERS[name]):
-            return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
-
-    return attention
-
-
 PRESCRIBED = (FLASH, CUDNN)
 ATTENTIONS: dict[str, Callable[..., Tensor]] = {
     NAIVE: reference.torch_attention,
     OURS: flash_attention_v2,
     "SDPA": scaled_dot_product_attention,
-    **{name: _prescribed(name) for name in PRESCRIBED},
+    **{name: by_kernel(PEERS[name]) for name in PRESCRIBED},
 }
 STEP_HEAD_START_US = 10_000.0  # longer than the host takes to launch a whole step
 

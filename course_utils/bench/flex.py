@@ -20,12 +20,12 @@ from course_utils.bench.timed import (
     MAX_HALF_ERROR,
     Function,
     backward_pass,
+    by_kernel,
     columns,
     median_of,
     random_inputs,
     require_close,
     require_right,
-    sdpa,
     that_run,
 )
 from course_utils.measured import Row
@@ -80,15 +80,13 @@ def race(
             return backward_pass(attention, *inputs, grad_output)
         return lambda: attention(*inputs)
 
-    def dense(backend: SDPBackend) -> Attention:
-        return lambda q, k, v: sdpa(backend, q, k, v, is_causal=True)()
-
     functions = {OURS: function(functools.partial(sparse_attention, pattern=pattern))}
     where = f"{pattern.name}, L = {length}"
     of_flex = attentions(pattern, length, length, flex, device)
     peers = of_flex | dict(others or {})
     functions |= those_that_run(peers, function, where)
-    dense_functions = those_that_run({name: dense(backend) for name, backend in DENSE.items()}, function, where)
+    dense = {name: functools.partial(by_kernel(backend), is_causal=True) for name, backend in DENSE.items()}
+    dense_functions = those_that_run(dense, function, where)
     require_alike(functions, pattern, inputs, backward)
     ours_dense = {OURS: function(functools.partial(flash_attention_v2, is_causal=True))}
     require_alike(ours_dense | dense_functions, patterns.causal(), inputs, backward)

@@ -8,7 +8,6 @@ cache, taken by turns; but in "sustained" each has the card for as long as in a 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import math
 import statistics
@@ -28,6 +27,7 @@ from course_utils.bench.timed import (
     Launched,
     all_parts,
     backward_pass,
+    by_kernel,
     columns,
     compile_ahead,
     interleaved,
@@ -42,7 +42,6 @@ from course_utils.measured.hopper import (
     AGAIN,
     CUDNN,
     FLASH,
-    FLASH3,
     FLASH_FIXED,
     FLOPS_OF_A_CLOCK,
     LENGTHS,
@@ -52,9 +51,7 @@ from course_utils.measured.hopper import (
     PORTABLE,
     PRODUCT,
     ROUNDED,
-    ROWS_FIRST,
     TOKENS,
-    TORCHS_CHOICE,
     TURNS,
     WIDTH,
 )
@@ -76,7 +73,7 @@ def hopper_chapter() -> list[Row]:
     """Every figure of chapter 07."""
     compile_all()
     eight = eight_bits, error_by_length, needles
-    parts = rungs, forward, backward, training_step, peers, grouped_heads, long_sequences, sustained
+    parts = rungs, forward, backward, training_step, grouped_heads, long_sequences, sustained
     return all_parts((*parts, *eight))
 
 
@@ -140,8 +137,8 @@ def forward(
     bf16_lengths: Sequence[int] = BF16_LENGTHS,
     head_dims: Sequence[int] = HEAD_DIMS,
 ) -> list[Row]:
-    """The operator beside torch's kernels, chapter 03's and FlashAttention-3, with B · L and H · d fixed; and the
-    ratios of fp16 summed up."""
+    """The operator beside torch's kernels and chapter 03's, with B · L and H · d fixed; and the ratios of fp16 summed
+    up."""
     rows: list[Row] = []
     cases = [(torch.float16, length) for length in lengths] + [(torch.bfloat16, length) for length in bf16_lengths]
     for head_dim, is_causal, (dtype, length) in itertools.product(head_dims, (False, True), cases):
@@ -197,27 +194,6 @@ def _means(rows: list[Row], part: str = "means") -> list[Row]:
             row |= {f"lowest_{column}": min(ratios), f"highest_{column}": max(ratios)}
         found.append(row)
     return found
-
-
-def peers(
-    *,
-    device: str = "cuda",
-    tokens: int = TOKENS,
-    width: int = WIDTH,
-    lengths: Sequence[int] = (1024, 8192),
-    head_dims: Sequence[int] = HEAD_DIMS,
-) -> list[Row]:
-    """Whether another way to call torch's kernels is faster: the rows of all heads together, as a linear layer leaves
-    them, and the kernel that torch chooses itself. cuDNN and FLASH have no other settings."""
-    rows: list[Row] = []
-    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
-        inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
-        other = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in inputs]
-        functions = _torchs(*inputs, is_causal)
-        functions |= {name + ROWS_FIRST: function for name, function in _torchs(*other, is_causal).items()}
-        functions[TORCHS_CHOICE] = functools.partial(scaled_dot_product_attention, *inputs, is_causal=is_causal)
-        rows += _race("peers", functions, *inputs, is_causal)
-    return rows
 
 
 def grouped_heads(
@@ -401,16 +377,13 @@ def _torchs(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[
 
 
 def _all(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[str, Function]:
-    """Ours, torch's, chapter 03's and, where it is installed, FlashAttention-3."""
+    """Ours, torch's and chapter 03's."""
     how = {"is_causal": is_causal, "enable_gqa": query.shape[1] != key.shape[1]}
-    functions: dict[str, Function] = {
-        OURS: lambda: flash_attention_hopper(query, key, value, **how),
+    return {
+        OURS: functools.partial(flash_attention_hopper, query, key, value, **how),
         **_torchs(query, key, value, is_causal),
-        PORTABLE: lambda: flash_attention_v2(query, key, value, **how),
+        PORTABLE: functools.partial(flash_attention_v2, query, key, value, **how),
     }
-    if has_flash3():
-        functions[FLASH3] = _flash3(query, key, value, is_causal)
-    return functions
 
 
 def _gradients(
@@ -419,7 +392,7 @@ def _gradients(
     """The backward passes of ours, torch's and chapter 03's; each returns dq, dk and dv."""
     forwards: dict[str, Callable[..., Tensor]] = {
         OURS: flash_attention_hopper,
-        **{name: _forward_of(backend) for name, backend in BACKENDS.items()},
+        **{name: by_kernel(backend) for name, backend in BACKENDS.items()},
         PORTABLE: flash_attention_v2,
     }
     functions = {
@@ -427,13 +400,6 @@ def _gradients(
         for name, forward in forwards.items()
     }
     return functions | {TURNS: _deterministic(functions[OURS]), FLASH_FIXED: _deterministic(functions[FLASH])}
-
-
-def _forward_of(backend: SDPBackend) -> Callable[..., Tensor]:
-    def forward(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
-        return sdpa(backend, query, key, value, is_causal=is_causal)()
-
-    return forward
 
 
 def _deterministic(gradients: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
@@ -448,22 +414,6 @@ def _deterministic(gradients: Callable[[], tuple[Tensor, ...]]) -> Callable[[], 
             torch.set_deterministic_debug_mode(before)
 
     return function
-
-
-@functools.cache
-def has_flash3() -> bool:
-    """Whether FlashAttention-3 is installed; if not, a note is printed once."""
-    found = importlib.util.find_spec("flash_attn_interface") is not None
-    if not found:
-        print(f"{FLASH3} is left out: flash_attn_interface is not installed")
-    return found
-
-
-def _flash3(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
-    from flash_attn_interface import flash_attn_func
-
-    inputs = [tensor.transpose(1, 2).contiguous() for tensor in (query, key, value)]
-    return lambda: flash_attn_func(*inputs, causal=is_causal).transpose(1, 2)
 
 
 def step_function(

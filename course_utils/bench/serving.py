@@ -55,7 +55,7 @@ from course_utils.operators import (
 )
 from course_utils.serving import Loop, Model, lengths, prompts, summary
 
-FLASHINFER, FLASH3 = "FlashInfer", "FlashAttention-3"
+FLASHINFER = "FlashInfer"
 PACKED = ", packed by hand"
 BACKENDS = {FLASH: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
 STEPS = tuple(itertools.product((1, 8, 64), (1024, 4096, 16384, 65536)))
@@ -88,7 +88,7 @@ def compile_all(device: str = "cuda") -> None:
 
 
 def contiguous(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACHES) -> list[Row]:
-    """One query against a contiguous cache, beside torch's kernels, FlashInfer and FlashAttention-3."""
+    """One query against a contiguous cache, beside torch's kernels and FlashInfer."""
     rows: list[Row] = []
     for batch, length in caches:
         query, key, value = _inputs(batch, length, device)
@@ -103,7 +103,7 @@ def contiguous(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACH
         pages = [tensor.transpose(1, 2).reshape(-1, 16, KV_HEADS, HEAD_DIM) for tensor in (key, value)]
         table = torch.arange(len(pages[0]), dtype=torch.int32, device=device).view(batch, -1)
         lengths = torch.full((batch,), length, dtype=torch.int32, device=device)
-        made |= _paged_peers(query, *pages, table, lengths)
+        made[FLASHINFER] = functools.partial(_flashinfer, query, *pages, table, lengths)
         rows += _timed("contiguous", {"batch": batch, "length": length}, query, key, value, made)
     return rows
 
@@ -148,7 +148,7 @@ def paged(
     caches: Sequence[tuple[int, int]] = CACHES[:2],
     page_sizes: Sequence[int] = PAGE_SIZES,
 ) -> list[Row]:
-    """Pages in random places beside the contiguous cache, and beside FlashInfer and FlashAttention-3."""
+    """Pages in random places beside the contiguous cache, and beside FlashInfer."""
     rows: list[Row] = []
     for batch, length in caches:
         query, key, value = _inputs(batch, length, device)
@@ -159,7 +159,7 @@ def paged(
                 OURS: lambda q=query, k=key, v=value: lambda: decode_attention(q, k, v),
                 "paged_attention": lambda q=query, p=pages, t=table, n=lengths: lambda: paged_attention(q, *p, t, n),
             }
-            made |= _paged_peers(query, *pages, table, lengths)
+            made[FLASHINFER] = functools.partial(_flashinfer, query, *pages, table, lengths)
             where = {"batch": batch, "length": length, "page_size": page_size}
             rows += _timed("paged", where, query, key, value, made)
     return rows
@@ -469,18 +469,8 @@ def _chosen_splits(query: Tensor, key: Tensor) -> int:
     return serving_choice.cut_keys(batch, kv_heads, length, False, 0, 0, tile, key.device).pieces // batch
 
 
-# ---------------------------------------------------------------------------------------------- peers
-
-
-def _paged_peers(
-    query: Tensor, key_pages: Tensor, value_pages: Tensor, block_table: Tensor, lengths: Tensor
-) -> dict[str, Callable[[], Function]]:
-    """Kernels of other projects for a paged cache, if they are installed."""
-    inputs = query, key_pages, value_pages, block_table, lengths
-    return {FLASHINFER: functools.partial(_flashinfer, *inputs), FLASH3: functools.partial(_flash3, *inputs)}
-
-
 def _flashinfer(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, lengths: Tensor) -> Function:
+    """FlashInfer on a paged cache, if it is installed."""
     import flashinfer
 
     batch, heads, _, head_dim = query.shape
@@ -496,11 +486,3 @@ def _flashinfer(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, leng
     wrapper.plan(starts, table[used], last, *sizes, q_data_type=query.dtype, kv_data_type=keys.dtype)
     queries = query[:, :, 0].contiguous()
     return lambda: wrapper.run(queries, (keys, values))
-
-
-def _flash3(query: Tensor, keys: Tensor, values: Tensor, table: Tensor, lengths: Tensor) -> Function:
-    from flash_attn_interface import flash_attn_with_kvcache
-
-    queries = query.transpose(1, 2).contiguous()
-    options = {"cache_seqlens": lengths, "page_table": table, "causal": True}
-    return lambda: flash_attn_with_kvcache(queries, keys, values, **options)

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 import torch._functorch.config
 from torch import Tensor
-from torch.nn.attention import sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils import costs, patterns, timing
@@ -42,6 +41,7 @@ from course_utils.bench.timed import (
     Function,
     all_parts,
     backward_pass,
+    call_ms,
     columns,
     compile_ahead,
     random_inputs,
@@ -230,7 +230,10 @@ def small(
         for name, taken in _compare(functions).items():
             row: Row = {"part": "small", "pattern": pattern.name, "length": length, "name": name}
             row |= columns(taken)
-            row["call_ms"] = _time_dense_calls(name, inputs) if name in dense else timing.time_calls(functions[name])
+            if name in dense:
+                row["call_ms"] = call_ms(DENSE[name], *inputs, is_causal=True)
+            else:
+                row["call_ms"] = timing.time_calls(functions[name])
             rows.append(row | {"dense_mask": "causal" if name in dense else None})
     return rows
 
@@ -406,8 +409,8 @@ def tree(
 
 def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, warm_length: int = 4096) -> list[Row]:
     """The lists that a kernel reads: the first call that builds them, on the GPU, what they hold, and beside them one
-    call of attention with the memory that it takes beyond its output. Ranges have none, or the ends of each row; the
-    row beside theirs is of the same pattern by lists."""
+    call of attention. Ranges have none, or the ends of each row; the row beside theirs is of the same pattern by
+    lists."""
     inputs = random_inputs((1, heads, length, HEAD_DIM), device)
     rows: list[Row] = []
     for label, pattern in scaling_patterns(length).items():
@@ -423,12 +426,9 @@ def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, war
                 print(f"lists of {label} are left out at L = {length}: they do not fit into memory")
                 continue
             (taken,) = _compare({used: attention}).values()
-            output_bytes = inputs[0].nbytes
             row: Row = {"part": "lists", "pattern": label, "length": length, "kernel": used}
-            row |= {"block": mask.lists.block if used == "block_sparse" else None}
             row |= {"build_ms": milliseconds, "list_bytes": _list_bytes(mask, length)}
-            row |= {"attention_ms": taken.median, "output_bytes": output_bytes}
-            rows.append(row | {"peak_extra_bytes": timing.peak_memory(attention) - output_bytes})
+            rows.append(row | {"attention_ms": taken.median})
     return rows
 
 
@@ -510,13 +510,6 @@ def _dense(inputs: Sequence[Tensor], *, is_causal: bool = False) -> dict[str, Fu
     """torch's dense kernels that run here, after a check that they are right."""
     made = {name: sdpa(backend, *inputs, is_causal=is_causal) for name, backend in DENSE.items()}
     return _right(made, inputs, patterns.causal() if is_causal else patterns.full())
-
-
-def _time_dense_calls(name: str, inputs: Sequence[Tensor]) -> float:
-    """The call time of causal attention, without the choice of the kernel, which takes the host as long as launching
-    it."""
-    with sdpa_kernel(DENSE[name]):
-        return timing.time_calls(lambda: scaled_dot_product_attention(*inputs, is_causal=True))
 
 
 def _others(pattern: Pattern, inputs: Sequence[Tensor]) -> dict[str, Function]:

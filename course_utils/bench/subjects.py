@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from course_utils import measured
 from course_utils.bench import (
@@ -14,7 +14,6 @@ from course_utils.bench import (
     choosing,
     compiled_step,
     deepseek_sparse,
-    emulator,
     flash_attention_minimal,
     flash_attention_v2,
     hopper,
@@ -53,25 +52,24 @@ class Subject:
     measure: takes the options as keyword arguments. takes: the names of the options, the command's and its own; True if
     required. recorded: the recorded figures, for a machine that cannot measure. view: the view of its rows. count:
     figures that need no measurement, shown first; takes the options as keyword arguments. program: NVIDIA's measuring
-    program: the record can only be made with it, and is shown beside the emulator's figures. machine: names the
-    machine, for figures that need no GPU; None: they need one.
+    program: the record can only be made with it, and is shown beside the emulator's figures.
     """
 
     measure: Callable[..., list[Row]]
     takes: dict[str, bool]
-    recorded: Callable[[], Measurement] | None = None
+    recorded: Callable[[], Measurement]
     view: Callable[[list[Row]], View] = parts
     count: Callable[..., list[Row]] | None = None
     program: str | None = None
-    machine: Callable[[], str] | None = None
 
     def __call__(self, options: Mapping[str, object]) -> list[Row]:
         return self.measure(**options)
 
 
-def _chapter(name: str, measure: Callable[[], list[Row]]) -> Subject:
-    takes = dict.fromkeys(("json", "plot", "record"), False)
-    return Subject(measure, takes, functools.partial(measured.load, name))
+def _recorded(name: str, measure: Callable[[], list[Row]], *takes: str, **more: Any) -> Subject:
+    """A subject whose figures are kept under its own name. takes: options besides json and record."""
+    options = dict.fromkeys(("json", "record", *takes), False)
+    return Subject(measure, options, functools.partial(measured.load, name), **more)
 
 
 def _pattern(kind: str) -> Subject:
@@ -97,6 +95,14 @@ def _arithmetic(rows: list[Row]) -> View:
     return View([arithmetic.summary(rows)])
 
 
+def _bottlenecks(rows: list[Row]) -> View:
+    return View([bottlenecks.table(rows)])
+
+
+def _without_moments(rows: list[Row]) -> View:
+    return View([[{key: row[key] for key in row if key not in ("sites", "moments")} for row in rows]])
+
+
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "00_start_here": start_here.start_here,
     "01_attention_basics": attention_basics.naive_steps,
@@ -108,63 +114,23 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "07_hopper": hopper.hopper_chapter,
     "08_choosing": choosing.choosing_chapter,
 }
+OTHERS: dict[str, Callable[[], list[Row]]] = {
+    "best_peers": best_peers.best_peers,
+    "model_softmax": model_softmax.model_softmax,
+    "host": host.host_times,
+    "compiled_step": compiled_step.compiled_step,
+    "hopper_ablations": hopper_ablations.hopper_ablations,
+}
 SUBJECTS: dict[str, Subject] = {
-    **{name: _chapter(name, measure) for name, measure in CHAPTERS.items()},
+    **{name: _recorded(name, measure, "plot") for name, measure in CHAPTERS.items()},
     **{kind: _pattern(kind) for kind in one_pattern.PATTERNS},
-    "best_peers": Subject(
-        best_peers.best_peers, dict.fromkeys(("json", "record"), False), functools.partial(measured.load, "best_peers")
-    ),
-    "model_softmax": Subject(
-        model_softmax.model_softmax,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "model_softmax"),
-    ),
-    "host": Subject(
-        host.host_times, dict.fromkeys(("json", "record"), False), functools.partial(measured.load, "host")
-    ),
-    "compiled_step": Subject(
-        compiled_step.compiled_step,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "compiled_step"),
-    ),
-    "pipeline": Subject(
-        pipeline.pipeline,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "pipeline"),
-        lambda rows: View([[{key: row[key] for key in row if key not in ("sites", "moments")} for row in rows]]),
-    ),
-    "hopper_ablations": Subject(
-        hopper_ablations.hopper_ablations,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "hopper_ablations"),
-    ),
-    "emulator": Subject(emulator.measure, {"json": False}, machine=emulator.machine),
-    "counters": Subject(
-        nvidia.measure_counters,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "counters"),
-        _counters,
-        program="ncu",
-    ),
-    "bottlenecks": Subject(
-        bottlenecks.measure_bottlenecks,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "bottlenecks"),
-        lambda rows: View([bottlenecks.table(rows)]),
-        program="ncu",
-    ),
-    "arithmetic": Subject(
-        arithmetic.measure_arithmetic,
-        dict.fromkeys(("json", "record"), False),
-        functools.partial(measured.load, "arithmetic"),
-        _arithmetic,
-    ),
-    "sanitizer": Subject(
-        nvidia.measure_sanitizer,
-        dict.fromkeys(("json", "record", "markdown"), False),
-        functools.partial(measured.load, "sanitizer"),
-        _sanitizer,
-        program="compute-sanitizer",
+    **{name: _recorded(name, measure) for name, measure in OTHERS.items()},
+    "pipeline": _recorded("pipeline", pipeline.pipeline, view=_without_moments),
+    "arithmetic": _recorded("arithmetic", arithmetic.measure_arithmetic, view=_arithmetic),
+    "counters": _recorded("counters", nvidia.measure_counters, view=_counters, program="ncu"),
+    "bottlenecks": _recorded("bottlenecks", bottlenecks.measure_bottlenecks, view=_bottlenecks, program="ncu"),
+    "sanitizer": _recorded(
+        "sanitizer", nvidia.measure_sanitizer, "markdown", view=_sanitizer, program="compute-sanitizer"
     ),
 }
 ALIASES = {  # an operator stands for its chapter

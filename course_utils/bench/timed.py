@@ -7,13 +7,14 @@ inputs.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,16 +65,26 @@ def build_kernel(file: str | Path, name: str, options: tuple[str, ...] = ()) -> 
     return RawModule(code=read_kernel(file), options=options).get_function(name)
 
 
-def sdpa(
-    backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False, enable_gqa: bool = False
-) -> Function:
-    """A function without arguments that runs one of torch's own kernels on these inputs."""
+def by_kernel(backend: SDPBackend) -> Callable[..., Tensor]:
+    """One of torch's own kernels, called as `scaled_dot_product_attention` is."""
 
-    def function() -> Tensor:
+    def attention(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
         with sdpa_kernel(backend):
-            return scaled_dot_product_attention(query, key, value, is_causal=is_causal, enable_gqa=enable_gqa)
+            return scaled_dot_product_attention(query, key, value, **options)
 
-    return function
+    return attention
+
+
+def sdpa(backend: SDPBackend, *inputs: Tensor, **options: Any) -> Function:
+    """A function without arguments that runs one of torch's own kernels on query, key and value."""
+    return functools.partial(by_kernel(backend), *inputs, **options)
+
+
+def call_ms(backend: SDPBackend, *inputs: Tensor, **options: Any) -> float:
+    """Milliseconds of a call of one of torch's own kernels when many follow one another, without the choice of the
+    kernel, which takes the host as long as launching it."""
+    with sdpa_kernel(backend):
+        return timing.time_calls(functools.partial(scaled_dot_product_attention, *inputs, **options))
 
 
 def backward_pass(forward: Callable[..., Tensor], *tensors: Tensor) -> Callable[[], tuple[Tensor, ...]]:

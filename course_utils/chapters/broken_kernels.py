@@ -27,6 +27,15 @@ def found_on_gpu(name: str) -> str:
     return ", ".join(tools) or ("silent" if rows else "not recorded")
 
 
+def watched(case: BrokenKernel) -> tuple[str, Launch, list[Tensor]]:
+    """The tools of the sanitizer that find something in a launch of a broken kernel, or "silent"; the launch, and what
+    it returned."""
+    with sanitize() as report:
+        launch = case.launch()
+        results = launch.run()
+    return ", ".join(dict.fromkeys(finding.tool for finding in report.findings)) or "silent", launch, results
+
+
 def caption() -> str:
     """Where the verdicts of a table come from."""
     return f"compute-sanitizer: {measured.caption(measured.load('sanitizer'))}; all else: the emulator"
@@ -50,16 +59,13 @@ def results(folder: str) -> list[Row]:
     for name, case in of_folder(folder).items():
         alone = case.launch()
         wrong = wrong_results(alone, alone.run())
-        with sanitize() as report:
-            watched = case.launch()
-            wrong_watched = wrong_results(watched, watched.run())
-        found = dict.fromkeys(finding.tool for finding in report.findings)
+        found, *when_watched = watched(case)
         rows.append(
             {
                 "broken kernel": name,
                 "wrong": wrong or "-",
-                "wrong when watched": wrong_watched or "-",
-                "sanitizer": ", ".join(found) or "silent",
+                "wrong when watched": wrong_results(*when_watched) or "-",
+                "sanitizer": found,
                 "compute-sanitizer": found_on_gpu(name),
             }
         )

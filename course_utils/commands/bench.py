@@ -1,9 +1,9 @@
 """`python -m course_utils bench SUBJECT`: measures a chapter's figures on this GPU, or shows the recorded ones.
 
 A subject is a chapter, a pattern of sparse attention with its arguments as options, "host" for the host's time of a
-call, "compiled_step" for a training step by torch.compile, "emulator" for the speed of the CPU emulator itself, or
-"counters" or "sanitizer" for what the emulator finds beside what NVIDIA's tools find. What is measured is in
-`course_utils.bench`; here are the command line, the tables and the plot.
+call, "compiled_step" for a training step by torch.compile, or "counters" or "sanitizer" for what the emulator finds
+beside what NVIDIA's tools find. What is measured is in `course_utils.bench`; here are the command line, the tables and
+the plot.
 """
 
 import argparse
@@ -115,9 +115,8 @@ def _figures(name: str, subject: Subject, options: dict[str, object], *, record:
         measurement = measured.collect(name, subject(options), f"{command} --record")
         measurement.versions[subject.program] = version
         return measurement
-    if subject.machine or torch.cuda.is_available():
-        device = subject.machine() if subject.machine else None
-        return measured.collect(name, subject(options), command, device=device)
+    if torch.cuda.is_available():
+        return measured.collect(name, subject(options), command)
     if record:
         raise RuntimeError("--record needs a GPU: only figures measured here can be recorded")
     measurement = subject.recorded()

@@ -27,7 +27,7 @@ from course_utils import patterns, reference
 from course_utils.checks import AttentionCase, ErrorReport, error_report, lse_report, make_inputs
 from course_utils.costs import ceil_div
 from course_utils.launches import Launch
-from course_utils.launches.ladder import LADDER
+from course_utils.launches.ladder import LADDER, as_launch
 from course_utils.operators import indexer, mla, serving_choice, serving_launch, sparse_launch, sparse_work
 
 START, NAIVE, FLASH = "00_start_here", "01_attention_basics", "02_flash_attention_minimal"
@@ -66,19 +66,8 @@ def _flash_v2(file: str, query_length: int, key_length: int) -> Launch:
     step = next(step for step in LADDER if step.kernel == _MADE_FROM.get(file, file))
     case = AttentionCase(1, 1, 1, query_length, key_length, 64, False, "normal")
     query, key, value, _ = make_inputs(case, dtype=torch.float16, seed=0)
-    return Launch(
-        source=f"{FLASH_V2}/{file}.cu",
-        kernel=step.kernel,
-        grid=(ceil_div(query_length, step.rows_per_block(64)), 1, 1),
-        block=(step.threads(64),),
-        args=(
-            *(query, key, value, torch.full_like(query, torch.nan), _nans(1, 1, query_length)),
-            *map(np.int32, (query_length, key_length, 1)),
-            *(np.float32(64**-0.5), np.int32(0)),
-        ),
-        options=step.options(64, torch.float16),
-        shared_mem=step.shared_bytes(64),
-    )
+    right = as_launch(step, query, key, value, torch.full_like(query, torch.nan), _nans(1, 1, query_length))
+    return replace(right, source=f"{FLASH_V2}/{file}.cu")
 
 
 _MADE_FROM = {

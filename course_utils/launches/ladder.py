@@ -17,7 +17,8 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, compiled, read_kernel
-from course_utils.launches.arguments import check_attention
+from course_utils.launches.arguments import check_attention, ints
+from course_utils.launches.launch import Launch
 from course_utils.operators.flash_v2 import FORWARD_TILES
 from course_utils.toolchain.source import KernelSource, with_headers
 
@@ -286,15 +287,35 @@ def launch(
         ValueError: a shape, dtype or scale that the kernels do not take.
     """
     check_attention(query, key, value, scale)
-    batch, heads, query_length, d = query.shape
-    kv_heads, key_length = key.shape[1:3]
     out = torch.empty_like(query) if out is None else out
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
-    lengths = np.int32(query_length), np.int32(key_length), np.int32(heads // kv_heads)
-    build(step, d, query.dtype)(
+    kernel = build(step, query.shape[3], query.dtype)
+    found = as_launch(step, query, key, value, out, lse, is_causal=is_causal, scale=scale)
+    kernel(found.grid, found.block, found.args, shared_mem=found.shared_mem)
+    return out, lse
+
+
+def as_launch(
+    step: Step,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Launch:
+    """`launch` as data, of the step's file without its `changes`."""
+    batch, heads, query_length, d = query.shape
+    kv_heads, key_length = key.shape[1:3]
+    scalars = *ints(query_length, key_length, heads // kv_heads), np.float32(scale or d**-0.5), np.int32(is_causal)
+    return Launch(
+        step.file,
+        step.kernel,
         (ceil_div(query_length, step.rows_per_block(d)), heads, batch),
         (step.threads(d),),
-        (query, key, value, out, lse, *lengths, np.float32(scale or d**-0.5), np.int32(is_causal)),
-        shared_mem=step.shared_bytes(d),
+        (query, key, value, out, lse, *scalars),
+        step.options(d, query.dtype),
+        step.shared_bytes(d),
     )
-    return out, lse

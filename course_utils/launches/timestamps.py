@@ -21,21 +21,10 @@ LEADERS, MOMENTS = 4, 1024  # as in timestamps.cuh
 READ = """
 extern "C" __global__ void read_moments(int* out, int* count) { hand_over(out, count); }
 """
-VERBS = {
-    "wait_for_copies": "wait for tiles",
-    "wait_for": "wait for tiles",
-    "wait_until_full": "wait for tiles",
-    "take_turn": "wait for its turn",
-    "__syncthreads": "wait for the block",
-    "start_scores": "start S",
-    "start_output": "start P V",
-    "wait_for_product": "wait for",
-    "load_tile_async": "ask for",
-    "load_box": "ask for",
-    "fill": "ask for",
-    "write": "write O",
-    "store_output": "write O",
-}
+VERBS = (
+    *("wait_for_copies", "wait_for", "wait_until_full", "take_turn", "__syncthreads", "start_scores", "start_output"),
+    *("wait_for_product", "load_tile_async", "load_box", "fill", "write", "store_output"),
+)
 
 
 class Site(NamedTuple):

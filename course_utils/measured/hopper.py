@@ -4,11 +4,11 @@
 """
 
 OURS_E4M3, ROUNDED = "flash_attention_hopper in E4M3", "torch, weights rounded to E4M3"
-OURS, PORTABLE, FLASH3 = "flash_attention_hopper", "flash_attention_v2", "FlashAttention-3"
+OURS, PORTABLE = "flash_attention_hopper", "flash_attention_v2"
 TURNS = f"{OURS}, in turns"  # its backward pass where torch is told to be deterministic
 CUDNN, FLASH = "torch cuDNN", "torch FLASH"
 FLASH_FIXED = f"{FLASH}, deterministic"  # likewise
-AGAIN, ROWS_FIRST, TORCHS_CHOICE, PRODUCT = " again", ", [B, L, H, d]", "torch SDPA", "a matrix product"
+AGAIN, PRODUCT = " again", "a matrix product"
 FLOPS_OF_A_CLOCK = 4096  # of a multiprocessor's tensor cores, in 16 bits (NVIDIA's Hopper whitepaper)
 TOKENS, WIDTH = 16384, 2048  # B · L and H · d
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)

@@ -61,15 +61,13 @@ def select(rows: Iterable[Row], **columns: object) -> list[Row]:
     return [row for row in rows if all(key in row and row[key] == value for key, value in columns.items())]
 
 
-def collect(name: str, rows: list[Row], command: str, *, device: str | None = None) -> Measurement:
+def collect(name: str, rows: list[Row], command: str) -> Measurement:
     """Label rows that were just measured with this machine's GPU, versions and today's date.
-
-    device: what they were measured on if that was no GPU.
 
     Raises:
         RuntimeError: there is no CUDA device, so these rows cannot have been measured here.
     """
-    if device is None and not torch.cuda.is_available():
+    if not torch.cuda.is_available():
         raise RuntimeError(f"figures for {name!r} cannot be labelled: this machine has no usable NVIDIA GPU")
     _check_rows(rows)
     versions = {
@@ -84,8 +82,7 @@ def collect(name: str, rows: list[Row], command: str, *, device: str | None = No
         "sgl-flash-mla": _package_version("sgl-flash-mla"),
     }
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    driver = _driver_version() if device is None else "none"
-    return Measurement(name, device or torch.cuda.get_device_name(), driver, versions, today, command, rows)
+    return Measurement(name, torch.cuda.get_device_name(), _driver_version(), versions, today, command, rows)
 
 
 def save(name: str, rows: list[Row], command: str) -> Measurement:

@@ -18,10 +18,12 @@ from course_utils import measured
 from course_utils.emulator.sanitizer import Finding
 from course_utils.launches import Launch
 from course_utils.measured import Measurement, Row
-from course_utils.nvidia import arithmetic, hopper_section
+from course_utils.nvidia import arithmetic, hopper
 from course_utils.nvidia.comparison import emulated_findings
 from course_utils.nvidia.figures import FIGURES, emulated_figures, ncu_figures
 from course_utils.nvidia.measure import Case, counter_cases, sanitizer_cases
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "validation.md"
 
 # ---- counters
 
@@ -361,100 +363,57 @@ def false_alarm_table(results: list[Verdict]) -> list[Row]:
 
 # ---- the page
 
-_INTRODUCTION = """\
-# The emulator's tools beside NVIDIA's
-
-Inside `sanitize()` and `profile()`, a kernel runs on the CPU, on an emulated GPU. NVIDIA has a tool for either job on a
-real GPU: compute-sanitizer finds mistakes, ncu counts memory accesses. Here the same launches went through both.
-We list every difference, and why it is there. A test compares them anew whenever the course changes.
-
-This page is the output of `python -m course_utils bench sanitizer --markdown docs/validation.md`.
-"""
-_FINDINGS = """\
-Each kernel below has one mistake, planted on purpose. The numbers are the source lines that a tool names; a race has
-two, unless both sides are the same line. "-" is silence. Where every tool is silent, the kernel computes wrong numbers
-or is slow, but breaks no rule that a sanitizer knows: only a comparison of numbers, or the profiler, shows the mistake.
-"""
-_WATCHED = """\
-compute-sanitizer watches the compiled program on a GPU, library kernels included. `sanitize()` watches the source of
-the kernels that you launch, as a C++ compiler sees it, and needs no GPU. Neither proves that a kernel is right: both
-speak of the path that a launch took.
-
-| mistake | compute-sanitizer | `sanitize()` |
-| --- | --- | --- |
-| overrun into the next array, in shared memory or on the stack | not seen | seen by the index, not by a pointer |
-| overrun into the next tensor | seen only with PyTorch's memory pool off and `--padding` | seen |
-| race in global memory | not seen: racecheck looks at shared memory only | seen, also between blocks |
-| uninitialised shared memory | not seen: initcheck looks at global memory only | seen |
-| uninitialised global memory | seen | not seen |
-| leaks, errors of the CUDA API | seen | not seen |
-"""
-_OURS_ALONE = """\
-NVIDIA's racecheck watches shared memory, its initcheck global memory, and a fence is no barrier to either. Ours follow
-flags and fences, and watch what threads of a block exchange through global memory and variables. A bulk copy past the
-end of an array fails the launch under NVIDIA's memcheck; ours names array, bytes and line. The kernels are in
-`tests/nvidia/beside.py`; `python -m tests.nvidia.beside` runs them again.
-"""
-_COUNTERS = """\
-A *request* is one memory instruction of one warp; a *sector* is 32 bytes of global memory; a *wavefront* is one pass
-through the 32 banks of shared memory; a *bank conflict* is a wavefront more than needed. Micro-kernels make one pattern
-of accesses each. Compared are, for each launch:
-"""
-_ARITHMETIC = """\
-Each operator, cast and function of CUDA C++, for each of its types, ran on the GPU with edge values (zeros, limits,
-denormals, infinities, NaN, numbers halfway between two others) and random ones. A test compares the emulator's bits
-with the record. They may differ in three places: the bits of a NaN, which PTX leaves open; the last places of
-functions for which CUDA's tables give an error bound; and `(unsigned)3e10` as a constant, which ptxas folds to another
-number than the instruction gives.
-
-The record has denormals, as NVRTC and nvcc compile by default. CuPy asks for `-ftz=true`: on a GPU, a kernel of the
-course takes floats smaller than 2⁻¹²⁶ in magnitude as 0. The emulator keeps them. And where a kernel says `a * b + c`,
-NVRTC makes one `fma` of it, which rounds once; the emulator rounds twice. `fmaf(a, b, c)` is the same on both.
-"""
-
 
 def page(results: list[Verdict]) -> str:
-    """docs/validation.md: both comparisons, with where and when NVIDIA's side was recorded."""
-    names = ("sanitizer", "counters", "silicon", "asynchronous", "beside")
-    sanitizer, counters, silicon, planted, beside = map(measured.load, names)
-    of_arithmetic = measured.load("arithmetic")
-    return "\n".join(
-        [
-            _INTRODUCTION,
-            "## Findings\n",
-            _FINDINGS,
-            f"compute-sanitizer {_origin(sanitizer, 'compute-sanitizer')}.\n",
+    """docs/validation.md with its figures made anew, and where and when NVIDIA's side was recorded: each piece stands
+    between `<!-- name -->` and `<!-- end of name -->`.
+
+    Raises ValueError where the page lacks one of these marks.
+    """
+    text = PAGE.read_text(encoding="utf-8")
+    for name, made in _pieces(results).items():
+        before, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->\n")
+        if not (begin and end):
+            raise ValueError(f"{PAGE} lacks the marks of {name!r}")
+        text = f"{before}{begin}\n{made}\n\n{end}{after}"
+    return text
+
+
+def _pieces(results: list[Verdict]) -> dict[str, str]:
+    """What the page shows of records and of the emulator, by the name of the piece."""
+    names = ("sanitizer", "counters", "arithmetic", "silicon", "asynchronous", "beside")
+    sanitizer, counters, of_arithmetic, silicon, planted, beside = map(measured.load, names)
+    alarms = f"{false_alarms(results)}. The clean launches are the same kernels mended, and the kernels of the course."
+    return {
+        "findings": _paragraphs(
+            f"compute-sanitizer {_origin(sanitizer, 'compute-sanitizer')}.",
             *_with_notes(sanitizer_table(results), "why they differ"),
-            f"\n{false_alarms(results)}. The clean launches are the same kernels mended, and the kernels of the "
-            "course.\n",
+            alarms,
             *_with_notes(false_alarm_table(results), "why"),
-            "",
-            "### What each tool watches\n",
-            _WATCHED,
-            "### What ours alone know\n",
-            _OURS_ALONE,
-            f"{_origin(beside)}.\n",
-            _markdown(beside.rows),
-            "",
-            "## Counters\n",
-            _COUNTERS,
-            *(f"- {figure}" for figure in FIGURES),
-            f"\nncu {_origin(counters, 'ncu')}.\n",
+        ),
+        "what ours alone know": _with_origin(beside, beside.rows),
+        "counters": _paragraphs(
+            "\n".join(f"- {figure}" for figure in FIGURES),
+            f"ncu {_origin(counters, 'ncu')}.",
             _markdown(_agreement()),
-            f"\n{_other_count(counters)}\n",
-            "## Where counters differ, and why\n",
-            "The compiler or the hardware does something there that the source does not say. "
-            "In each cell: the emulator's count / ncu's.\n",
-            "\n\n".join(f"{reason.why}\n\n{_markdown(_explained_rows(reason))}" for reason in EXPLAINED),
-            "",
-            "## Arithmetic\n",
-            _ARITHMETIC,
-            f"{_origin(of_arithmetic)}.\n",
-            _markdown(arithmetic.counts()),
-            "",
-            hopper_section.section(silicon, _origin(silicon), planted, _origin(planted), _markdown),
-        ]
-    )
+            _other_count(counters),
+        ),
+        "differences of counters": _paragraphs(
+            *(part for reason in EXPLAINED for part in (reason.why, _markdown(_explained_rows(reason))))
+        ),
+        "arithmetic": _with_origin(of_arithmetic, arithmetic.counts()),
+        "bytes on Hopper": _with_origin(silicon, hopper.groups(silicon)),
+        "planted mistakes": _with_origin(planted, planted.rows),
+    }
+
+
+def _paragraphs(*parts: str) -> str:
+    return "\n\n".join(parts)
+
+
+def _with_origin(record: Measurement, rows: list[Row]) -> str:
+    return _paragraphs(f"{_origin(record)}.", _markdown(rows))
 
 
 def _origin(measurement: Measurement, program: str | None = None) -> str:
@@ -498,7 +457,7 @@ def _with_notes(rows: list[Row], key: str) -> tuple[str, str]:
     """A table whose long texts under `key` are replaced by numbers, and the numbered list of them."""
     notes = list(dict.fromkeys(row[key] for row in rows if row[key]))
     numbered = [{**row, key: f"({notes.index(row[key]) + 1})" if row[key] else ""} for row in rows]
-    return _markdown(numbered), "\n" + "\n".join(f"{n}. {note}" for n, note in enumerate(notes, 1))
+    return _markdown(numbered), "\n".join(f"{n}. {note}" for n, note in enumerate(notes, 1))
 
 
 def _markdown(rows: list[Row]) -> str:

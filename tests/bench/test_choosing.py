@@ -10,7 +10,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from course_utils import patterns, timing
 from course_utils.bench import choosing as chapter
-from course_utils.bench import flex
+from course_utils.bench import flex, timed
 from course_utils.bench.choosing import CUDNN, DENSE, FLASH, OURS, TORCHS_CHOICE
 
 TINY = {"device": "cpu", "heads": 1, "window": 16, "recent": 8}
@@ -131,7 +131,7 @@ def test_torchs_reason_is_the_one_of_the_backend_asked_for(monkeypatch):
         warnings.warn("Expected Half but got Float (Triggered internally at sdp_utils.cpp:1.)", stacklevel=1)
         raise RuntimeError("No available kernel. Aborting execution.")
 
-    monkeypatch.setattr(chapter, "scaled_dot_product_attention", refuses)
+    monkeypatch.setattr(timed, "scaled_dot_product_attention", refuses)
     reason = chapter.why_not_taken(SDPBackend.FLASH_ATTENTION, *torch.zeros(3, 1, 1, 1, 1))
     assert reason == "Expected Half but got Float"
     assert chapter.why_not_taken(SDPBackend.MATH, *torch.zeros(3, 1, 1, 1, 1)).startswith("No available kernel")
@@ -150,7 +150,7 @@ def test_of_each_case_every_backend_says_whether_it_runs_and_one_is_chosen(one_r
 
 
 def test_a_kernel_with_a_wrong_output_says_so_and_is_not_timed(one_run_each, monkeypatch):
-    monkeypatch.setattr(chapter, "scaled_dot_product_attention", lambda query, *_, **__: torch.zeros_like(query))
+    monkeypatch.setattr(timed, "scaled_dot_product_attention", lambda query, *_, **__: torch.zeros_like(query))
     rows = chapter.backends(device="cpu", heads=1, length=16)
     assert {(row["runs"], row["right"], row["median_ms"]) for row in rows} == {(True, False, None)}
 

@@ -9,7 +9,6 @@ import torch
 from course_utils import costs, reference
 from course_utils.bench import deepseek_sparse as chapter
 from course_utils.bench.deepseek_sparse import (
-    ABSORBED_TORCH,
     BACKWARD,
     CORE,
     CORE_PORTABLE,
@@ -24,7 +23,6 @@ from course_utils.bench.deepseek_sparse import (
     INDEXER_FP8_PORTABLE,
     INDEXER_TORCH,
     PRODUCTS_TORCH,
-    REBUILT,
     SPARSE_LAYER,
     STEP,
     STEP_BF16,
@@ -34,7 +32,6 @@ from course_utils.bench.deepseek_sparse import (
     UNPACKING,
 )
 from course_utils.costs import DeepSeekDims
-from course_utils.cuda import RawModule
 from course_utils.operators import DeepSeekConfig, mla
 from tests.helpers.rows import named
 
@@ -58,7 +55,7 @@ def test_a_step_is_timed_whole_and_in_parts_beside_dense_mla(one_run_each):
     assert named(rows, DENSE_MHA)["gflop"] == pytest.approx(pairs * 2 * (96 + 32) * 3 / 1e9)
     assert named(rows, UNPACKING)["gflop"] == pytest.approx(40 * 2 * 64 * (32 + 32) * 3 / 1e9)
     assert "gflop" not in named(rows, TOPK) and named(rows, STEP)["ratio_to_dense"] == 1
-    assert named(rows, STEP)["peak_extra_bytes"] == 3_000_000 and named(rows, STEP)["ratio_to_mha"] == 1
+    assert named(rows, STEP)["ratio_to_mha"] == 1
     assert {row["panel"] for row in rows if row["name"] in (STEP, DENSE, DENSE_MHA)} == {"whole attention"}
     assert {row["panel"] for row in rows if row["name"] in (TOPK, CORE)} == {"kernels of DSA"}
     json.dumps(rows)
@@ -137,7 +134,7 @@ def test_the_indexer_is_timed_beside_the_formula_and_its_products(one_run_each):
     rows = chapter.index(device="cpu", shapes=((5, 30, 3, 64),))
     assert [row["name"] for row in rows] == [INDEXER_FP8, INDEXER, INDEXER_TORCH, PRODUCTS_TORCH]
     assert {row["gflop"] for row in rows} == {5 * 30 * 2 * 3 * 64 / 1e9}
-    assert rows[0]["ratio_to_torch"] == rows[0]["ratio_to_products"] == 1 and rows[0]["head_dim"] == 64
+    assert rows[0]["ratio_to_torch"] == 1 and rows[0]["head_dim"] == 64
 
 
 def test_top_k_is_timed_on_scores_of_three_kinds(one_run_each):
@@ -146,15 +143,6 @@ def test_top_k_is_timed_on_scores_of_three_kinds(one_run_each):
     assert [(row["scores"], row["name"]) for row in rows] == [
         (kind, name) for kind in kinds for name in (TOPK, TOPK_TORCH, TOPK_UNSORTED)
     ]
-    assert rows[0]["gbytes_per_s"] == pytest.approx(4 * 300 * 4 / 2e-3 / 1e9)
-
-
-def test_rebuilding_k_and_v_is_timed_beside_absorption(one_run_each):
-    rows = chapter.rebuild(device="cpu", queries=3, length=20, config=SMALL)
-    assert [row["name"] for row in rows] == [REBUILT, ABSORBED_TORCH, DENSE]
-    pairs = 18 + 19 + 20
-    assert rows[0]["gflop"] == pytest.approx(pairs * 3 * 2 * (64 * (32 + 32) + 32 + 64 + 32) / 1e9)
-    assert rows[1]["gflop"] == rows[2]["gflop"] == pytest.approx(pairs * 3 * 2 * (128 + 64) / 1e9)
 
 
 def test_the_layer_is_timed_sparse_and_dense(one_run_each):
@@ -172,14 +160,6 @@ def test_quality_compares_the_sparse_layer_with_the_dense_one(one_run_each):
     every_key, some = chapter.quality(device="cpu", shapes=((20, 20), (20, 4)), config=DeepSeekConfig.small())
     assert every_key["cosine_difference"] < 1e-5 < some["cosine_difference"]
     assert every_key["max_difference"] < 0.02 * every_key["largest"]
-
-
-def test_what_takes_long_is_compiled_ahead(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(RawModule, "compile", lambda module, device: compiled.append(module.name))
-    chapter.compile_all(device="cpu")
-    names = {name.split("/")[-1] for name in compiled}
-    assert {"mla_dense.cu", "sparse_mla.cu", "lightning_indexer.cu", "lightning_indexer_fp8.cu"} <= names
 
 
 # ---------------------------------------------------------------------------------------------- what torch computes

@@ -22,9 +22,8 @@ SMALL = {"device": "cpu", "tokens": 40, "width": 64, "lengths": (40,), "head_dim
 
 @pytest.fixture
 def on_cpu(one_run_each, monkeypatch):
-    """torch's kernels for GPUs are played by its plain one; FlashAttention-3 is not there."""
+    """torch's kernels for GPUs are played by its plain one."""
     monkeypatch.setattr(chapter, "BACKENDS", dict.fromkeys(chapter.BACKENDS, SDPBackend.MATH))
-    monkeypatch.setattr(chapter, "has_flash3", lambda: False)
     monkeypatch.setattr(chapter, "peak_speed", lambda: 1000.0)
     monkeypatch.setattr(chapter, "RUNS", 1)
     monkeypatch.setattr(timing, "sustained", lambda functions: timing.compare(functions))
@@ -128,12 +127,6 @@ def test_errors_by_length_and_needles_have_a_row_for_each_way_to_sum(on_cpu):
     assert all(abs(row["expected"] - 2.5) < 0.01 for row in rows)
     assert all(abs(row["found"] - 2.5) < 0.03 for row in rows[::2])
     assert rows[-1]["found"] < 2.2  # one sum: the needle comes when the others are thousands
-
-
-def test_torchs_kernels_are_timed_in_the_other_ways_to_call_them(on_cpu):
-    rows = chapter.peers(**SMALL)
-    ways = [CUDNN, FLASH, CUDNN + chapter.ROWS_FIRST, FLASH + chapter.ROWS_FIRST, chapter.TORCHS_CHOICE]
-    assert [row["name"] for row in rows] == ways * 2
 
 
 def test_ratios_are_to_cudnn_and_flash_and_the_means_are_geometric():

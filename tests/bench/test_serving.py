@@ -6,7 +6,6 @@ import pytest
 from torch.nn.attention import SDPBackend
 
 from course_utils.bench import serving as chapter
-from course_utils.cuda import RawModule
 from course_utils.operators import paged_attention
 from course_utils.serving.trace import counted
 
@@ -30,8 +29,7 @@ def test_a_contiguous_cache_is_timed_beside_peers(capsys):
     assert {row["name"] for row in rows} == ours | {
         name + packed for name in chapter.BACKENDS for packed in ("", chapter.PACKED)
     }
-    printed = capsys.readouterr().out
-    assert "FlashInfer is left out" in printed and "FlashAttention-3 is left out" in printed
+    assert "FlashInfer is left out" in capsys.readouterr().out
     for row in rows:
         assert row["us"] == 2000.0 and row["tb_per_s"] == pytest.approx(2 * 2 * 2 * 48 * 64 * 2 / 2e-3 / 1e12)
         assert row["ceiling_tb_per_s"] == pytest.approx(8_000 / 2e-3 / 1e12)
@@ -119,13 +117,3 @@ def test_what_is_wrong_is_not_timed(monkeypatch):
     monkeypatch.setattr(chapter, "paged_attention", wrong)
     with pytest.raises(RuntimeError, match=r"paged_attention, .*: not timed"):
         chapter.paged(device="cpu", caches=CACHES, page_sizes=(5,))
-
-
-def test_everything_that_the_chapter_launches_is_compiled_ahead(monkeypatch):
-    compiled = []
-    monkeypatch.setattr(RawModule, "compile", lambda self, device: compiled.append((self.name, device)))
-    chapter.compile_all("cpu")
-    names = ("warp_per_head", "packed_heads", "split_keys", "paged_cache", "e4m3_cache", "merge")
-    names += "append", "persistent_step"
-    assert {name for name, _ in compiled} == {f"06_serving/{name}.cu" for name in names}
-    assert {device for _, device in compiled} == {"cpu"}

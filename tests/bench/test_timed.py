@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from course_utils import timing
-from course_utils.bench import deepseek_sparse, flash_attention_v2, hopper, sparse_patterns, timed
+from course_utils.bench import deepseek_sparse, flash_attention_v2, hopper, serving, sparse_patterns, timed
+from course_utils.cuda import RawModule
 from course_utils.toolchain.nvrtc import ARCHITECTURES, compile_kernel
 from course_utils.toolchain.source import compile_options, read_kernel
 
@@ -39,6 +40,21 @@ def test_a_chapter_measures_every_one_of_its_parts(chapter, measure, monkeypatch
     for name in names:
         monkeypatch.setattr(chapter, name, lambda name=name: [{"part": name}])
     assert len(names) > 5 and {row["part"] for row in measure()} == set(names)
+
+
+LAUNCHED = {  # the files of a chapter
+    flash_attention_v2: {"backward", "backward_reads_p", *(step.kernel for step in flash_attention_v2.LADDER)},
+    deepseek_sparse: {"mla_dense", "sparse_mla", "sparse_mla_backward", "lightning_indexer", "lightning_indexer_fp8"},
+    serving: set("warp_per_head packed_heads split_keys paged_cache e4m3_cache merge append persistent_step".split()),
+}
+
+
+@pytest.mark.parametrize("chapter", LAUNCHED, ids=lambda chapter: chapter.__name__.split(".")[-1])
+def test_everything_that_a_chapter_launches_is_compiled_ahead(chapter, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(RawModule, "compile", lambda module, device: compiled.append((Path(module.name).stem, device)))
+    chapter.compile_all("cpu")
+    assert set(compiled) == {(file, "cpu") for file in LAUNCHED[chapter]}
 
 
 def test_lengths_that_do_not_fit_the_gpu_are_left_out(monkeypatch, capsys):

@@ -191,14 +191,6 @@ def test_the_day_of_the_books_is_the_one_that_was_served_on_a_gpu():
     assert [row["steps"] for row in recorded] == [len(loop.history) for loop in server.both().values()]
 
 
-@pytest.mark.exhaustive("`make test` compares the output of this cell of chapter 06 with what is saved")
-def test_the_model_says_the_same_in_any_company_also_when_it_is_preempted(capsys):
-    server.check_batches()
-    said = capsys.readouterr().out.splitlines()
-    assert all("the same tokens: True" in line and line.endswith("free again: True") for line in said)
-    assert [int(line.split("preempted: ")[1].split(",")[0]) > 0 for line in said] == [False, False, True]
-
-
 def test_company_changes_a_token_where_the_batch_decides_the_order(drawn, tables):
     assert server.show_batch_effect() == "','"
     differing = dict(

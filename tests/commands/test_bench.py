@@ -97,9 +97,8 @@ def test_plot_of_rows_without_length_is_bars():
             "does not take --window, an option of sliding_window, dilated, ",
         ),
         (["02_flash_attention_minimal", "--markdown", "x.md"], "--markdown, an option of sanitizer; it takes --json"),
-        (["emulator", "--plot", "x.png"], "emulator does not take --plot, an option of 00_start_here, "),
-        (["emulator", "--backward"], "does not take --backward"),
-        (["counters", "--plot", "x.png"], "counters does not take --plot"),
+        (["counters", "--plot", "x.png"], "counters does not take --plot, an option of 00_start_here, "),
+        (["counters", "--backward"], "does not take --backward"),
         (["sanitizer", "--markdown", "nowhere/x.md"], "there is no folder nowhere"),
         (["sanitizer", "--markdown", "x.md", "--record"], "--record only measures"),
         (["counters", "--record"], "ncu needs an NVIDIA GPU"),
@@ -216,14 +215,6 @@ def test_every_chapter_is_a_subject_by_its_own_name_and_aliases_lead_to_subjects
     assert set(ALIASES.values()) < set(SUBJECTS) and "05_deepseek_sparse" in chapters
     for name in chapters:
         assert SUBJECTS[name].measure.__module__ == f"course_utils.bench.{name[3:]}"
-
-
-def test_the_emulator_is_timed_on_any_machine_and_the_machine_is_named(recorded, monkeypatch, tmp_path, capsys):
-    measures(monkeypatch, "emulator", [{"name": "naive.cu", "median_ms": 7.0}])
-    assert bench_command("emulator", "--json", tmp_path / "speed.json") == 0
-    kept = measured.load("any", tmp_path / "speed.json")
-    assert kept.rows == [{"name": "naive.cu", "median_ms": 7.0}] and "CPUs" in kept.device
-    assert kept.device in capsys.readouterr().out and kept.command == "python -m course_utils bench emulator"
 
 
 def test_what_nvidias_tools_say_is_measured_for_the_record_and_not_shown(recorded, monkeypatch, capsys):

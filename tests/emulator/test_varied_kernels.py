@@ -6,7 +6,7 @@ import pytest
 
 from course_utils import measured
 from course_utils.emulator import configure, sanitize
-from course_utils.nvidia.hopper_section import EXPLAINED
+from course_utils.nvidia.hopper import EXPLAINED
 from tests.nvidia import silicon
 
 ORDERS = [{"order": "late"}, {"order": "early"}, {"order": "random", "seed": 3}]

@@ -14,7 +14,7 @@ from course_utils import checks, costs, plots, reference, show
 from course_utils.chapters import broken_kernels, tensors
 from course_utils.chapters.tensors import is_right
 from course_utils.cuda import read_kernel
-from course_utils.emulator import profile, sanitize
+from course_utils.emulator import profile
 from course_utils.launches.launch import Launch
 from course_utils.operators import (
     DeepSeekConfig,
@@ -206,17 +206,13 @@ def verdicts() -> int:
     Returns how many kernels the sanitizer names."""
     table, answers = [], {}
     for name, case in broken_kernels.of_folder(BROKEN_FOLDER).items():
-        with sanitize() as report:
-            launch = case.launch()
-            tested = _tested(launch, launch.run())
-        found = dict.fromkeys(finding.tool for finding in report.findings)
-        assert (list(found) or ["check"]) == [case.tool]
-        on_gpu = broken_kernels.found_on_gpu(name)
-        line = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent"}
-        line |= {"compute-sanitizer": on_gpu, "float64 test": tested}
+        found, *of_launch = broken_kernels.watched(case)
+        assert found == ("silent" if case.tool == "check" else case.tool)
+        on_gpu, tested = broken_kernels.found_on_gpu(name), _tested(*of_launch)
+        line = {"broken kernel": name, "sanitizer": found, "compute-sanitizer": on_gpu, "float64 test": tested}
         table.append(line | {"lesson": case.lesson})
         sees = None if on_gpu == "not recorded" else on_gpu != "silent"
-        answers[name] = {"sanitizer": bool(found), "compute-sanitizer": sees}
+        answers[name] = {"sanitizer": found != "silent", "compute-sanitizer": sees}
         answers[name]["float64 test"] = tested == "fails"
     plots.answers(answers, {True: "sees it", False: "silent", None: "not asked"})
     plt.show()

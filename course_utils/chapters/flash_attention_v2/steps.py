@@ -17,7 +17,7 @@ from course_utils.chapters.ceilings import BY_MMA, ceilings, peak
 from course_utils.chapters.tensors import is_right, normal
 from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
 from course_utils.cuda import read_kernel
-from course_utils.emulator import profile, sanitize
+from course_utils.emulator import profile
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, launch
 from course_utils.measured import Row
 from course_utils.measured.flash_attention_v2 import TOKENS, WIDTH
@@ -71,11 +71,10 @@ def mistakes() -> None:
     result."""
     table = []
     for name, case in broken_kernels.of_folder(BROKEN_FOLDER).items():
-        with sanitize() as report:
-            wrong = broken_kernels.wrong_results(case.launch(), case.launch().run())
-        found = dict.fromkeys(finding.tool for finding in report.findings)
-        assert (list(found) or ["check"]) == [case.tool]
-        row = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent", "wrong": wrong or "-"}
+        found, *of_launch = broken_kernels.watched(case)
+        assert found == ("silent" if case.tool == "check" else case.tool)
+        wrong = broken_kernels.wrong_results(*of_launch)
+        row = {"broken kernel": name, "sanitizer": found, "wrong": wrong or "-"}
         table.append(row | {"compute-sanitizer": broken_kernels.found_on_gpu(name), "lesson": case.lesson})
     show.table(table, f"all four; wrong: against float64. {broken_kernels.caption()}", folded=True)
     print(f"mended, all right: {broken_kernels.mended_are_right(BROKEN_FOLDER)}")

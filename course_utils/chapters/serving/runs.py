@@ -264,10 +264,8 @@ def mistakes() -> None:
     """Shows what detects each broken kernel, and its lesson; compute-sanitizer's verdicts are recorded."""
     rows = []
     for name, case in broken_kernels.of_folder(CHAPTER).items():
-        with sanitize() as report:
-            launch = case.launch()
-            passes = broken_kernels.passes(launch, launch.run())
-        found = ", ".join(dict.fromkeys(finding.tool for finding in report.findings)) or "silent"
+        found, *of_launch = broken_kernels.watched(case)
+        passes = broken_kernels.passes(*of_launch)
         line = {"mistake": name, "numbers": "-" if passes else "wrong", "sanitizer": found}
         rows.append(line | {"compute-sanitizer": broken_kernels.found_on_gpu(name)})
     broken_kernels.show_rows(rows)

@@ -138,17 +138,7 @@ def test_the_largest_tree_is_where_ours_takes_less_of_the_gpus_time(drawn, capsy
     assert len(drawn[0].axes) == 2
 
 
-OTHER_PICTURES = [
-    *(masks.show_causal, masks.show_both_ways, masks.show_ranges, masks.show_reach, masks.show_code_and_image),
-    *(masks.show_split, times.show_backward, times.show_scaling, times.show_break_even, times.show_recall),
-]
-IN_THE_CHAPTER = pytest.mark.exhaustive("one more picture that chapter 04 draws in `make test`")
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [masks.show_sorted, times.show_csr, *(pytest.param(draw, marks=IN_THE_CHAPTER) for draw in OTHER_PICTURES)],
-)
+@pytest.mark.parametrize("draw", [masks.show_sorted, times.show_csr])
 def test_what_a_cell_shows_is_one_picture_with_its_figures_folded(draw, drawn, tables):
     draw()
     assert len(drawn) == 1 and all(html.startswith("<details>") for _, html in tables)
