@@ -65,13 +65,11 @@ class Pattern:
         name: str | None = None,
         ranges: Ranges | None = None,
         mask: Mask | None = None,
-        bound: tuple[int, int] | None = None,
     ) -> None:
-        """define: the pattern at given lengths; mask: its mask if that is the same for all lengths, else None; bound:
-        the only lengths (L_q, L_k) that it is for."""
+        """define: the pattern at given lengths; mask: its mask if that is the same for all lengths, else None."""
         self.kind, self.parameters, self.ranges = kind, dict(parameters), ranges
         self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
-        self._define, self._mask, self._bound = define, mask, bound
+        self._define, self._mask = define, mask
         refuse_in_graph(self.name)
         self.number = register(self)
         self.cache = Cache()
@@ -87,8 +85,8 @@ class Pattern:
         """Pickles the call that made the pattern, which comes back without lists and with a new number. Pickle must
         find a function given to `from_mask_mod` by its name: no lambda, no inner function."""
         if "parts" in self.parameters:
-            return _made_again, (operator.and_ if self.kind == "and" else operator.or_, self.parameters, self._bound)
-        return _made_again, (getattr(sys.modules[__package__], self.kind), self.parameters, self._bound)
+            return operator.and_ if self.kind == "and" else operator.or_, self.parameters["parts"]
+        return _made_again, (getattr(sys.modules[__package__], self.kind), self.parameters)
 
     def __repr__(self) -> str:
         return self.name
@@ -100,8 +98,8 @@ class Pattern:
         """mask_mod(b, h, i, j): bool, whether the query at POSITION i sees key j; b and h are not looked at.
 
         i and j are integer tensors that broadcast. torch.compile and vmap can trace it. If the mask depends on
-        the lengths, take `at(L_q, L_k).mask_mod`; without `at`, j must be the whole axis 0 … L_k - 1, and there must be
-        as many queries as keys.
+        the lengths, j must be the whole axis 0 … L_k - 1, and there must be as many queries as keys; or take
+        `flex_mask_mod(L_q, L_k)`.
         """
         mask = self._mask or self._mask_of_axis
 
@@ -118,7 +116,8 @@ class Pattern:
             or not bool((j.flatten() == torch.arange(length, device="cpu").to(j)).all())
         ):
             raise ValueError(
-                f"the mask of {self.name} depends on the lengths, which these indices do not tell; use at(L_q, L_k)"
+                f"the mask of {self.name} depends on the lengths, which these indices do not tell; use "
+                "flex_mask_mod(L_q, L_k)"
             )
         return wait_until_read(self._definition(lengths(length, length, j.device)).mask(i, j), j.device)
 
@@ -139,19 +138,6 @@ class Pattern:
         j = torch.arange(shape.L_k, dtype=torch.int32, device=shape.device)[None, :]
         mask = self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous()
         return wait_until_read(mask, shape.device)
-
-    def at(self, L_q: int, L_k: int | None = None) -> Pattern:
-        """The same pattern for these lengths only. Its mask_mod still takes positions."""
-        shape = self.shape(L_q, L_k, "cpu")
-        return Pattern(
-            self.kind,
-            self.parameters,
-            self._define,
-            name=self.name,
-            ranges=self.ranges,
-            mask=self._definition(shape).mask,
-            bound=(shape.L_q, shape.L_k),
-        )
 
     # ---- as lists
 
@@ -251,11 +237,8 @@ class Pattern:
     # ---- inside
 
     def shape(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> Shape:
-        """The lengths, checked, and the device; ValueError where the pattern is not for such lengths."""
-        shape = lengths(L_q, L_k, device)
-        if self._bound and self._bound != shape[:2]:
-            raise ValueError(f"{self.name} is bound to (L_q, L_k) = {self._bound}; got {tuple(shape[:2])}")
-        return shape
+        """The lengths, checked, and the device."""
+        return lengths(L_q, L_k, device)
 
     def _definition(self, shape: Shape) -> Definition:
         return self._cached(shape, "definition", lambda: self._define(shape))
@@ -264,9 +247,8 @@ class Pattern:
         return self.cache.get((shape, what), make, shape.device)
 
 
-def _made_again(function: Callable[..., Pattern], parameters: dict[str, Any], bound: tuple[int, int] | None) -> Pattern:
-    made = function(*parameters["parts"]) if "parts" in parameters else function(**parameters)
-    return made if made._bound == bound else made.at(*bound)
+def _made_again(function: Callable[..., Pattern], parameters: dict[str, Any]) -> Pattern:
+    return function(**parameters)
 
 
 def range_pattern(
@@ -276,25 +258,18 @@ def range_pattern(
     *,
     name: str | None = None,
     define: Define | None = None,
-    bound: tuple[int, int] | None = None,
 ) -> Pattern:
-    """The pattern of some ranges. define: the same pattern with more short cuts; bound: as for a Pattern."""
+    """The pattern of some ranges. define: the same pattern with more short cuts."""
     mask = define_ranges(ranges, Shape(1, 1, torch.device("cpu"))).mask
     define = define or (lambda shape: define_ranges(ranges, shape))
-    return Pattern(kind, parameters, define, name=name, ranges=ranges, mask=mask, bound=bound)
+    return Pattern(kind, parameters, define, name=name, ranges=ranges, mask=mask)
 
 
 def _combine(kind: str, a: Pattern, b: Pattern) -> Pattern:
     name, parameters = f"({a.name} {'&' if kind == 'and' else '|'} {b.name})", {"parts": (a, b)}
-    bounds = {part._bound for part in (a, b)} - {None}
-    if len(bounds) > 1:
-        raise ValueError(
-            f"{a.name} is bound to (L_q, L_k) = {a._bound}, {b.name} to {b._bound}; they cannot be combined"
-        )
-    bound = bounds.pop() if bounds else None
     if kind == "and" and a.ranges and b.ranges and a.ranges[3:] == b.ranges[3:] and not (a.ranges[0] or b.ranges[0]):
         left, right = min(a.ranges.left, b.ranges.left), min(a.ranges.right, b.ranges.right)
-        return range_pattern(kind, parameters, a.ranges._replace(left=left, right=right), name=name, bound=bound)
+        return range_pattern(kind, parameters, a.ranges._replace(left=left, right=right), name=name)
     join = both if kind == "and" else either
     first, second = a._mask or a._mask_of_axis, b._mask or b._mask_of_axis
 
@@ -304,7 +279,7 @@ def _combine(kind: str, a: Pattern, b: Pattern) -> Pattern:
     def define(shape: Shape) -> Definition:
         return join(a._define(shape), b._define(shape), shape)
 
-    return Pattern(kind, parameters, define, name=name, mask=mask, bound=bound)
+    return Pattern(kind, parameters, define, name=name, mask=mask)
 
 
 def _short(value: Any) -> str:

@@ -2,10 +2,11 @@
 
 `%load_ext course_utils.puzzles` in a notebook brings the cell magic `%%puzzle NN_slug/name`.
 
-    puzzle.py    what a puzzle is, and its texts: as it is given, solved, and the lines between
-    cases.py     what the cases and the mistakes of several puzzles are made with
-    attempt.py   grades a cell's text, and the page that says how it went
-    magic.py     the cell magic
+    puzzle.py        what a puzzle is, and its texts: as it is given, solved, and the lines between
+    cases.py         what the cases and mistakes of several puzzles share
+    wrong_lines.py   runs the kernel with wrong lines, which gives a mistake its name
+    attempt.py       grades a cell's text, and the page that says how it went
+    magic.py         the cell magic
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from course_utils.grading.replay import Replay, replay
 from course_utils.grading.result import PartResult, Result
 from course_utils.grading.submission import Submission
 from course_utils.puzzles.puzzle import Puzzle
+from course_utils.puzzles.wrong_lines import known_mistakes
 from course_utils.show import FRAME, highlighted
 
 # Colours that can be told apart on a light and on a dark page; the words say the same.
@@ -28,7 +29,7 @@ FIRST_LINE = "// below: %%puzzle"  # stands for the cell's first line, so that a
 def attempt(puzzle: Puzzle, kernel: str, *, seed: int | None = None, device: str | None = None) -> Result:
     """The grade of a kernel's text, like an exercise's file. seed, device: as for `grade_submission`; by default the
     GPU if there is one."""
-    task = replace(puzzle.task, place="this cell")
+    task = replace(puzzle.task, place="this cell", mistakes=known_mistakes(puzzle))
     return grade_submission(_submission(puzzle, kernel), task=task, seed=seed, device=device or default_device())
 
 

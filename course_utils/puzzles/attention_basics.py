@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -10,15 +10,18 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.grading import names
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.cases import K_ONE_APART, drawn, overlapping_rows
-from course_utils.puzzles.puzzle import Puzzle
+from course_utils.grading.exercise import Case, Exercise, Launch, Output, Part
+from course_utils.puzzles.cases import K_ONE_APART, drawn
+from course_utils.puzzles.puzzle import Puzzle, mistake
 
 BLOCK = 32, 8  # keys, queries
 AXES = ("batch", "head", "query", "key")
 SCORES = "01 Attention basics, section 4, 'Scores, one thread each'"
 SOFTMAX = "01 Attention basics, section 6, 'Softmax without overflow'"
 MASK = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
+PRODUCT = "float sum = 0;\nfor (int c = 0; c < d; c++) sum += Q[i * d + c] * K[j * d + c];\n"
+EACH = "for (int j = lane; j < L_k; j += 32) "
+SUM_UP = "for (int step = 16; step > 0; step /= 2) l += __shfl_xor_sync(0xffffffff, l, step);\n"
 
 
 def _grid(heads: int, L_q: int, L_k: int) -> tuple[int, int, int]:
@@ -37,7 +40,7 @@ def _product(generator: torch.Generator, part: str, shape: tuple[int, int, int, 
     launch = Launch("dot_product", _grid(B * H, L_q, L_k), BLOCK, arguments)
     output = Output(scale * Q.double() @ K.double().mT, same_dtype=scale * (Q @ K.mT), axes=AXES)
     name = f"B = {B}, H = {H}, L_q = {L_q}, L_k = {L_k}, d = {d}"
-    return Case(part, name, (launch,), {"Q": Q, "K": K}, {"S": output}, {"scale": scale}, must_be_clean=True)
+    return Case(part, name, (launch,), {"Q": Q, "K": K}, {"S": output}, must_be_clean=True)
 
 
 def _products(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -47,21 +50,6 @@ def _products(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]
             generator, "sizes", (2, 2, drawn(generator, 9, 30), drawn(generator, 33, 60), drawn(generator, 33, 60))
         ),
     ]
-
-
-def _without_scale(case: Case) -> Mapping[str, Tensor]:
-    return {"S": case.outputs["S"].expected / case.facts["scale"]}
-
-
-def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
-    """The result with 1/√d in place of the scale."""
-    return {"S": _without_scale(case)["S"] * case.inputs["Q"].shape[-1] ** -0.5}
-
-
-def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
-    """The result of reading K[j + c]: row j of K begins at its number j."""
-    Q, K = case.inputs["Q"].double(), case.inputs["K"].double()
-    return {"S": case.facts["scale"] * Q @ overlapping_rows(K).mT}
 
 
 # ---------------------------------------------------------------------------------------------- the safe softmax
@@ -85,31 +73,6 @@ def _softmaxes(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case
     return [_normalised("values", small), _normalised("large", large), _normalised("masked", masked)]
 
 
-def _without_maximum(case: Case) -> Mapping[str, Tensor] | None:
-    """The result in fp32, where exp overflows. Rows without keys are left out."""
-    S = case.inputs["S"]
-    weights = torch.exp(S)
-    return None if S.isneginf().any() else {"P": (weights / weights.sum(dim=-1, keepdim=True)).double()}
-
-
-def _exponentials(case: Case) -> Tensor:
-    """e^(S − m) in fp32, 0 in a row without keys."""
-    S = case.inputs["S"]
-    return torch.exp(S - S.amax(dim=-1, keepdim=True)).nan_to_num(0).double()
-
-
-def _own_lanes_sum(case: Case) -> Mapping[str, Tensor]:
-    """The result if each lane divides by its own sum, of every 32nd weight."""
-    weights = _exponentials(case)
-    sums = torch.stack([weights[:, lane::32].sum(dim=-1) for lane in range(min(32, weights.shape[1]))], dim=-1)
-    own = sums.repeat(1, ceil_div(weights.shape[1], sums.shape[1]))[:, : weights.shape[1]]
-    return {"P": torch.where(own > 0, weights / own, 0)}
-
-
-def _empty_row_is_nan(case: Case) -> Mapping[str, Tensor]:
-    return {"P": torch.softmax(case.inputs["S"].double(), dim=-1)}
-
-
 # ---------------------------------------------------------------------------------------------- the causal mask
 
 
@@ -117,7 +80,7 @@ def _masked(generator: torch.Generator, part: str, B: int, H: int, L_q: int, L_k
     S = torch.randn(B, H, L_q, L_k, generator=generator)
     launch = Launch("causal_mask", _grid(B * H, L_q, L_k), BLOCK, ("S", np.int32(L_q), np.int32(L_k)))
     output = Output(_hidden(S, L_k - L_q).double(), initial=S, axes=AXES)
-    return Case(part, f"L_q = {L_q}, L_k = {L_k}", (launch,), {}, {"S": output}, {"S": S}, must_be_clean=True)
+    return Case(part, f"L_q = {L_q}, L_k = {L_k}", (launch,), {}, {"S": output}, must_be_clean=True)
 
 
 def _hidden(S: Tensor, shift: int) -> Tensor:
@@ -135,11 +98,6 @@ def _masks(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     ]
 
 
-def _with_shift(shift: Callable[[int, int], int]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The result of a mask with another shift than L_k − L_q; `shift` takes L_q and L_k."""
-    return lambda case: {"S": _hidden(case.facts["S"], shift(*case.facts["S"].shape[2:])).double()}
-
-
 PUZZLES = {
     "dot_product": Puzzle(
         Exercise(
@@ -148,16 +106,32 @@ PUZZLES = {
             kernels=("dot_product",),
             parts=(Part("values", 1, "the scores of one head"), Part("sizes", 1, "several heads, any lengths and d")),
             cases=_products,
-            mistakes=(
-                Mistake(Diagnosis(names.SCALE_MISSING, "Each score is scale times the sum.", SCORES), _without_scale),
-                Mistake(Diagnosis(names.SCALE_NOT_THE_ARGUMENT, "`scale` may be anything.", SCORES), _scale_of_d),
-                Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K[j * d].", SCORES), _keys_one_apart),
-            ),
         ),
         lesson="Each score took d products and read 2 d numbers. Many threads load the same rows of Q and K; with a "
         "tile in shared memory, a block would load each row once.",
         hint="Query i begins at Q[i * d], key j at K[j * d]. Add up the d products, then store scale times the sum in "
         "row i of S, column j.",
+        mistakes=(
+            mistake(
+                names.SCALE_MISSING,
+                "Each score is scale times the sum.",
+                SCORES,
+                f"{PRODUCT}S[i * L_k + j] = sum;",
+            ),
+            mistake(
+                names.SCALE_NOT_THE_ARGUMENT,
+                "`scale` may be anything.",
+                SCORES,
+                f"{PRODUCT}S[i * L_k + j] = sum / sqrtf(d);",
+            ),
+            mistake(
+                K_ONE_APART,
+                "Row j of K begins at K[j * d].",
+                SCORES,
+                "float sum = 0;\nfor (int c = 0; c < d; c++) sum += Q[i * d + c] * K[j + c];\n"
+                "S[i * L_k + j] = scale * sum;",
+            ),
+        ),
     ),
     "safe_softmax": Puzzle(
         Exercise(
@@ -170,30 +144,37 @@ PUZZLES = {
                 Part("masked", 1, "a row of nothing but −∞"),
             ),
             cases=_softmaxes,
-            mistakes=(
-                Mistake(Diagnosis(names.NO_MAXIMUM, "A weight is exp(S[j] − m).", SOFTMAX), _without_maximum),
-                Mistake(
-                    Diagnosis(names.NOT_DIVIDED, "The weights of a row add up to 1.", SOFTMAX),
-                    lambda case: {"P": _exponentials(case)},
-                ),
-                Mistake(
-                    Diagnosis(
-                        "each lane divides by a sum of its own",
-                        "A lane has added up every 32nd weight; l is the sum of all lanes.",
-                        SOFTMAX,
-                    ),
-                    _own_lanes_sum,
-                ),
-                Mistake(
-                    Diagnosis(names.EMPTY_ROW_IS_NAN, "−∞ − (−∞) is NaN, and so is 0 / 0.", SOFTMAX),
-                    _empty_row_is_nan,
-                ),
-            ),
         ),
         lesson="The maximum was subtracted first, so no exponential is above 1, and a row of nothing but −∞ became "
         "zeros. Chapter 02 does the same with a row that comes in pieces.",
         hint="Find l as m was found: each lane takes every 32nd key, then the shuffles combine the lanes. In a row of "
         "nothing but −∞, what is exp(S[j] − m)? What would it be with 0 in place of m?",
+        mistakes=(
+            mistake(
+                names.NO_MAXIMUM,
+                "A weight is exp(S[j] − m).",
+                SOFTMAX,
+                f"{EACH}l += expf(S[j]);\n{SUM_UP}{EACH}P[j] = l > 0 ? expf(S[j]) / l : 0;",
+            ),
+            mistake(
+                names.NOT_DIVIDED,
+                "The weights of a row add up to 1.",
+                SOFTMAX,
+                f"if (m == NEG_INF) m = 0;\n{EACH}P[j] = expf(S[j] - m);",
+            ),
+            mistake(
+                "each lane divides by a sum of its own",
+                "A lane has added up every 32nd weight; l is the sum of all lanes.",
+                SOFTMAX,
+                f"if (m == NEG_INF) m = 0;\n{EACH}l += expf(S[j] - m);\n{EACH}P[j] = l > 0 ? expf(S[j] - m) / l : 0;",
+            ),
+            mistake(
+                names.EMPTY_ROW_IS_NAN,
+                "−∞ − (−∞) is NaN, and so is 0 / 0.",
+                SOFTMAX,
+                f"{EACH}l += expf(S[j] - m);\n{SUM_UP}{EACH}P[j] = expf(S[j] - m) / l;",
+            ),
+        ),
     ),
     "causal_mask": Puzzle(
         Exercise(
@@ -202,32 +183,36 @@ PUZZLES = {
             kernels=("causal_mask",),
             parts=(Part("square", 1, "as many queries as keys"), Part("unequal", 1, "L_q ≠ L_k")),
             cases=_masks,
-            mistakes=(
-                Mistake(
-                    Diagnosis("a query does not see its own key", "Query i sees key i + L_k − L_q, too.", MASK),
-                    _with_shift(lambda L_q, L_k: L_k - L_q - 1),
-                ),
-                Mistake(
-                    Diagnosis("a query sees one key too many", "Only keys after query i + L_k − L_q are hidden.", MASK),
-                    _with_shift(lambda L_q, L_k: L_k - L_q + 1),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "queries are counted from the first key",
-                        "The last query stands at the last key: query i at key i + L_k − L_q.",
-                        MASK,
-                    ),
-                    _with_shift(lambda L_q, L_k: 0),
-                ),
-                Mistake(
-                    Diagnosis("L_q and L_k have changed places", "Query i stands at key i + L_k − L_q.", MASK),
-                    _with_shift(lambda L_q, L_k: L_q - L_k),
-                ),
-            ),
         ),
         lesson="The last query stands at the last key, whatever the lengths: the same line holds for one new token "
         "against a long cache. Next: a tile that is hidden as a whole need not be computed.",
         hint="Where does query i stand among the keys, if the last query stands at the last key? Hide what comes "
         "after.",
+        mistakes=(
+            mistake(
+                "a query does not see its own key",
+                "Query i sees key i + L_k − L_q, too.",
+                MASK,
+                "if (j >= i + L_k - L_q) S[i * L_k + j] = NEG_INF;",
+            ),
+            mistake(
+                "a query sees one key too many",
+                "Only keys after query i + L_k − L_q are hidden.",
+                MASK,
+                "if (j > i + L_k - L_q + 1) S[i * L_k + j] = NEG_INF;",
+            ),
+            mistake(
+                "queries are counted from the first key",
+                "The last query stands at the last key: query i at key i + L_k − L_q.",
+                MASK,
+                "if (j > i) S[i * L_k + j] = NEG_INF;",
+            ),
+            mistake(
+                "L_q and L_k have changed places",
+                "Query i stands at key i + L_k − L_q.",
+                MASK,
+                "if (j > i + L_q - L_k) S[i * L_k + j] = NEG_INF;",
+            ),
+        ),
     ),
 }

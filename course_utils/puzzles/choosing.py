@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.grading import names
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part
 from course_utils.puzzles.cases import attention, drawn
-from course_utils.puzzles.puzzle import Puzzle
+from course_utils.puzzles.puzzle import Puzzle, mistake
 
 DECODE = "08 Choosing, section 6, 'Decode'"
 
@@ -28,29 +28,17 @@ def _shared(generator: torch.Generator, part: str, H_kv: int, group: int) -> Cas
     q, scale = torch.randn(H, d, generator=generator), _scale(generator)
     K, V = (torch.randn(H_kv, T, d, generator=generator) for _ in "KV")
     arguments = ("q", "K", "V", "O", *map(np.int32, (H, H_kv, T, d)), scale)
-    inputs, facts = {"q": q, "K": K, "V": V}, {"scale": float(scale)}
+    inputs = {"q": q, "K": K, "V": V}
     heads = torch.arange(H) // group
     right = _by_heads(q.double(), K.double(), V.double(), float(scale), heads)
     output = Output(right, same_dtype=_by_heads(q, K, V, float(scale), heads), axes=("head", "column"))
     launch = Launch("shared_heads", (H,), (d,), arguments)
-    return Case(
-        part, f"H = {H}, H_kv = {H_kv}, T = {T}, d = {d}", (launch,), inputs, {"O": output}, facts, must_be_clean=True
-    )
+    return Case(part, f"H = {H}, H_kv = {H_kv}, T = {T}, d = {d}", (launch,), inputs, {"O": output}, must_be_clean=True)
 
 
 def _by_heads(q: Tensor, K: Tensor, V: Tensor, scale: float, heads: Tensor) -> Tensor:
     """O [H, d], where head h of q reads head heads[h] of K and V."""
     return attention(q[:, None], K[heads], V[heads], scale)[:, 0]
-
-
-def _reading(heads: Callable[[int, int], Tensor]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of reading other heads; heads: of K and V, by H and H_kv."""
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        q, K, V = (case.inputs[name].double() for name in ("q", "K", "V"))
-        return {"O": _by_heads(q, K, V, case.facts["scale"], heads(len(q), len(K)))}
-
-    return simulate
 
 
 def _groups(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -65,28 +53,30 @@ PUZZLES = {
             kernels=("shared_heads",),
             parts=(Part("two", 1, "two heads to each head of K"), Part("more", 1, "three or more")),
             cases=_groups,
-            mistakes=(
-                Mistake(
-                    Diagnosis(names.HEAD_ZERO_READ, "K and V begin with their head 0; move on to yours.", DECODE),
-                    _reading(lambda H, H_kv: torch.zeros(H, dtype=torch.long)),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "heads share in turns, not as neighbours",
-                        "Heads 0, 1, … of one group are neighbours: divide, and take no remainder.",
-                        DECODE,
-                    ),
-                    _reading(lambda H, H_kv: torch.arange(H) % H_kv),
-                ),
-                Mistake(
-                    Diagnosis("the last heads come first", "Head 0 of q reads head 0 of K and V.", DECODE),
-                    _reading(lambda H, H_kv: H_kv - 1 - torch.arange(H) // (H // H_kv)),
-                ),
-            ),
             findings={"memcheck": Diagnosis("a head is read that K or V does not have", read_again=DECODE)},
         ),
         lesson="The query heads of a group read the same K and V. A block with the whole group would read them once.",
         hint="H / H_kv neighbouring heads of q form a group. Which group is head h in? A head of K or V has T * d "
         "numbers: move both pointers past the heads of the groups before.",
+        mistakes=(
+            mistake(
+                names.HEAD_ZERO_READ,
+                "K and V begin with their head 0; move on to yours.",
+                DECODE,
+                "const int kv = 0;\nK += kv * T * d, V += kv * T * d;",
+            ),
+            mistake(
+                "heads share in turns, not as neighbours",
+                "Heads 0, 1, … of one group are neighbours: divide, and take no remainder.",
+                DECODE,
+                "const int kv = h % H_kv;\nK += kv * T * d, V += kv * T * d;",
+            ),
+            mistake(
+                "the last heads come first",
+                "Head 0 of q reads head 0 of K and V.",
+                DECODE,
+                "const int kv = H_kv - 1 - h / (H / H_kv);\nK += kv * T * d, V += kv * T * d;",
+            ),
+        ),
     ),
 }

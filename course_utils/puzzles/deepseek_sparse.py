@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -11,15 +10,20 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.grading import names
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part
 from course_utils.puzzles.cases import drawn
-from course_utils.puzzles.puzzle import Puzzle
+from course_utils.puzzles.puzzle import Puzzle, mistake
 
 BLOCK = 32, 8  # keys, queries
 THREADS = 64
 INDEXER = "05 DeepSeek Sparse Attention, section 4, 'The lightning indexer'"
 CORE = "05 DeepSeek Sparse Attention, section 7, 'The sparse core'"
 EDGES = "05 DeepSeek Sparse Attention, section 7, 'Edges'"
+HEADS = "float sum = 0;\nfor (int j = 0; j < H; j++) sum += "
+STORED = ";\nI[t * T + s] = sum;"
+VALID = "const int s = indices[i];\nconst bool valid = 0 <= s && s < T;\n"
+NEAREST = "const int row = max(0, min(s, T - 1));\n"
+GATHERED = "add_key(scale * dot(Q, K + s * d, d), V + s * d, m, l, O, d);"
 
 
 # ---------------------------------------------------------------------------------------------- the indexer's score
@@ -36,34 +40,20 @@ def _score(generator: torch.Generator, part: str, signed: bool) -> Case:
     arguments = ("q", "k", "w", "I", *map(np.int32, (S, T, H, d, q_start)))
     launch = Launch("relu_before_sum", (ceil_div(T, BLOCK[0]), ceil_div(S, BLOCK[1])), BLOCK, arguments)
     hidden = torch.arange(T) > torch.arange(S)[:, None] + q_start
-    plain = _summed(w, torch.einsum("shd,td->sht", q, k).relu()).masked_fill(hidden, 0)
-    right = _summed(w.double(), _products(q, k).relu()).masked_fill(hidden, -torch.inf)
+    plain = _indexed(q, k, w).masked_fill(hidden, 0)
+    right = _indexed(q.double(), k.double(), w.double()).masked_fill(hidden, -torch.inf)
     outputs = {"I": Output(right, same_dtype=plain, axes=("query", "key"))}
     name = f"S = {S}, T = {T}, H = {H}, d = {d}"
-    return Case(part, name, (launch,), {"q": q, "k": k, "w": w}, outputs, {"hidden": hidden}, must_be_clean=True)
+    return Case(part, name, (launch,), {"q": q, "k": k, "w": w}, outputs, must_be_clean=True)
 
 
-def _products(q: Tensor, k: Tensor) -> Tensor:
-    """[S, H, T]"""
-    return torch.einsum("shd,td->sht", q.double(), k.double())
-
-
-def _summed(w: Tensor, of_heads: Tensor) -> Tensor:
-    return torch.einsum("sh,sht->st", w, of_heads)
+def _indexed(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
+    """[S, T]"""
+    return torch.einsum("sh,sht->st", w, torch.einsum("shd,td->sht", q, k).relu())
 
 
 def _scores(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     return [_score(generator, "positive", signed=False), _score(generator, "signed", signed=True)]
-
-
-def _scored_by(formula: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of another formula, which takes w [S, H] and the products [S, H, T]."""
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        found = formula(case.inputs["w"].double(), _products(case.inputs["q"], case.inputs["k"]))
-        return {"I": found.masked_fill(case.facts["hidden"], -torch.inf)}
-
-    return simulate
 
 
 # ---------------------------------------------------------------------------------------------- a list of keys
@@ -84,70 +74,26 @@ def _gathered(generator: torch.Generator, part: str) -> Case:
     scale = float(np.float32(d**-0.5 * (0.5 + torch.rand((), generator=generator).item())))
     arguments = ("Q", "K", "V", "indices", "O", *map(np.int32, (S, T, k, d)), np.float32(scale))
     launch = Launch("gather", (ceil_div(S, THREADS),), (THREADS,), arguments)
-    inputs, facts = {"Q": Q, "K": K, "V": V, "indices": indices}, {"scale": scale}
-    valid = _valid(indices, T)
+    inputs = {"Q": Q, "K": K, "V": V, "indices": indices}
     right, plain = (
-        _attended(q, keys, values, indices, valid, scale)
+        _attended(q, keys, values, indices, scale)
         for q, keys, values in ((Q.double(), K.double(), V.double()), (Q, K, V))
     )
     outputs = {"O": Output(right, same_dtype=plain, axes=("query", "column"))}
     name = f"S = {S}, T = {T}, k = {k}, d = {d}"
-    return Case(part, name, (launch,), inputs, outputs, facts, must_be_clean=True)
+    return Case(part, name, (launch,), inputs, outputs, must_be_clean=True)
 
 
-def _valid(indices: Tensor, T: int) -> Tensor:
-    return (indices >= 0) & (indices < T)
-
-
-def _attended(Q: Tensor, K: Tensor, V: Tensor, keys: Tensor, counted: Tensor, scale: float) -> Tensor:
-    """O [S, d] over the rows in keys [S, k], counting only the places marked in `counted`; 0 if there are none."""
-    rows = keys.clamp(0, len(K) - 1).long()
-    scores = (scale * torch.einsum("sd,skd->sk", Q, K[rows])).masked_fill(~counted, -torch.inf)
+def _attended(Q: Tensor, K: Tensor, V: Tensor, indices: Tensor, scale: float) -> Tensor:
+    """O [S, d] over the keys in indices [S, k]; 0 where there are none."""
+    valid, rows = (indices >= 0) & (indices < len(K)), indices.clamp(0, len(K) - 1).long()
+    scores = (scale * torch.einsum("sd,skd->sk", Q, K[rows])).masked_fill(~valid, -torch.inf)
     return torch.einsum("sk,skd->sd", torch.softmax(scores, dim=-1).nan_to_num(), V[rows])
 
 
 def _gathers(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     return [_gathered(generator, part) for part in ("keys", "holes", "edges")]
 
-
-def _listed(
-    keys: Callable[[Tensor], Tensor] = lambda indices: indices,
-    counted: Callable[[Tensor, Tensor], Tensor] = lambda indices, valid: valid,
-) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of taking other keys from the list, or counting other places of it."""
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        Q, K, V = (case.inputs[name].double() for name in "QKV")
-        indices = case.inputs["indices"]
-        places = counted(indices, _valid(indices, len(K)))
-        return {"O": _attended(Q, K, V, keys(indices), places, case.facts["scale"])}
-
-    return simulate
-
-
-def _places(indices: Tensor) -> Tensor:
-    return torch.arange(indices.shape[1]).expand_as(indices)
-
-
-def _score_zero(with_value: bool) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The result if a place without a key has the score 0 and counts in the sum of weights; with_value: it also adds
-    the nearest row of V."""
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        Q, K, V = (case.inputs[name].double() for name in "QKV")
-        indices = case.inputs["indices"]
-        valid, rows = _valid(indices, len(K)), indices.clamp(0, len(K) - 1).long()
-        scores = case.facts["scale"] * torch.einsum("sd,skd->sk", Q, K[rows])
-        weights = torch.softmax(scores.masked_fill(~valid, 0), dim=-1)
-        return {"O": torch.einsum("sk,skd->sd", weights if with_value else weights * valid, V[rows])}
-
-    return simulate
-
-
-_PLACE = Diagnosis(names.PLACE_FOR_KEY, "Place i of the list holds the key's number, indices[i].", CORE)
-_ZERO = Diagnosis(
-    "an index that is no key counts as a score of 0", "A score of 0 has a weight; no key has none.", EDGES
-)
 
 PUZZLES = {
     "relu_before_sum": Puzzle(
@@ -157,38 +103,38 @@ PUZZLES = {
             kernels=("relu_before_sum",),
             parts=(Part("positive", 1, "weights above 0"), Part("signed", 1, "weights of either sign")),
             cases=_scores,
-            mistakes=(
-                Mistake(
-                    Diagnosis(
-                        "the ReLU comes after the sum",
-                        "Each head's product goes through its own ReLU, before heads are added.",
-                        INDEXER,
-                    ),
-                    _scored_by(lambda w, products: _summed(w, products).relu()),
-                ),
-                Mistake(
-                    Diagnosis("the ReLU is missing", "Without it all heads together are one.", INDEXER),
-                    _scored_by(_summed),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "the weight is inside of the ReLU",
-                        "A head with a negative weight speaks against a key, and ReLU of its product is cut off then.",
-                        INDEXER,
-                    ),
-                    _scored_by(lambda w, products: (w[:, :, None] * products).relu().sum(dim=1)),
-                ),
-                Mistake(
-                    Diagnosis("the weights are missing", "Head j counts w[j] times.", INDEXER),
-                    _scored_by(lambda w, products: products.relu().sum(dim=1)),
-                ),
-            ),
         ),
         lesson="A few small heads, one weight each, no softmax. Only the order of these scores matters: the next "
         "step keeps the k largest.",
         hint="Go over the H heads. Head j's query begins at q + j * d; dot gives its product with the key. A "
         "product below 0 becomes 0 (fmaxf). Multiply it by w[j], and add it to the sum. Store the sum in row t of I, "
         "column s.",
+        mistakes=(
+            mistake(
+                "the ReLU comes after the sum",
+                "Each head's product goes through its own ReLU, before heads are added.",
+                INDEXER,
+                f"{HEADS}w[j] * dot(q + j * d, k, d);\nI[t * T + s] = fmaxf(sum, 0);",
+            ),
+            mistake(
+                "the ReLU is missing",
+                "Without it all heads together are one.",
+                INDEXER,
+                f"{HEADS}w[j] * dot(q + j * d, k, d){STORED}",
+            ),
+            mistake(
+                "the weight is inside of the ReLU",
+                "A head with a negative weight speaks against a key, and ReLU of its product is cut off then.",
+                INDEXER,
+                f"{HEADS}fmaxf(w[j] * dot(q + j * d, k, d), 0){STORED}",
+            ),
+            mistake(
+                "the weights are missing",
+                "Head j counts w[j] times.",
+                INDEXER,
+                f"{HEADS}fmaxf(dot(q + j * d, k, d), 0){STORED}",
+            ),
+        ),
     ),
     "gather": Puzzle(
         Exercise(
@@ -201,35 +147,53 @@ PUZZLES = {
                 Part("edges", 1, "indices past the end, lists without a key"),
             ),
             cases=_gathers,
-            mistakes=(
-                Mistake(_PLACE, _listed(keys=_places)),
-                Mistake(_PLACE, _listed(keys=_places, counted=lambda indices, valid: torch.ones_like(valid))),
-                Mistake(_ZERO, _score_zero(with_value=False)),
-                Mistake(_ZERO, _score_zero(with_value=True)),
-                Mistake(
-                    Diagnosis(
-                        "an index that is no key is taken for a key", "−1 is not key 0: it has no weight.", EDGES
-                    ),
-                    _listed(counted=lambda indices, valid: torch.ones_like(valid)),
-                ),
-                Mistake(
-                    Diagnosis("the list ends at the first index that is no key", "Keys may stand behind a −1.", EDGES),
-                    _listed(counted=lambda indices, valid: valid.int().cummin(dim=1).values.bool()),
-                ),
-                Mistake(
-                    Diagnosis("key 0 is left out", "Only an index below 0 or from T on is no key.", EDGES),
-                    _listed(counted=lambda indices, valid: valid & (indices > 0)),
-                ),
-                Mistake(
-                    Diagnosis(names.SCALE_MISSING, "Each score is scale times the dot product.", CORE),
-                    lambda case: _listed()(replace(case, facts={"scale": 1.0})),
-                ),
-            ),
             findings={"memcheck": Diagnosis("a row is read that K or V does not have", read_again=EDGES)},
         ),
         lesson="The list decides which keys are read: at most k of them, however long the context is. −1 fills the "
         "places of shorter lists.",
         hint="Place i of the list holds a number s. If s is below 0 or at least T, it is no key: go on with the next "
         "place. Otherwise row s of K gives the score, scale times dot, and add_key takes it with row s of V.",
+        mistakes=(
+            mistake(
+                names.PLACE_FOR_KEY,
+                "Place i of the list holds the key's number, indices[i].",
+                CORE,
+                "if (indices[i] < 0 || indices[i] >= T) continue;\n"
+                "add_key(scale * dot(Q, K + i * d, d), V + i * d, m, l, O, d);",
+                "add_key(scale * dot(Q, K + i * d, d), V + i * d, m, l, O, d);",
+            ),
+            mistake(
+                "an index that is no key counts as a score of 0",
+                "A score of 0 has a weight; no key has none.",
+                EDGES,
+                f"{VALID}if (valid) {GATHERED}\nelse {{ const float no_value[64] = {{}}; "
+                "add_key(0, no_value, m, l, O, d); }",
+                f"{VALID}{NEAREST}add_key(valid ? scale * dot(Q, K + row * d, d) : 0, V + row * d, m, l, O, d);",
+            ),
+            mistake(
+                "an index that is no key is taken for a key",
+                "−1 is not key 0: it has no weight.",
+                EDGES,
+                f"{VALID}{NEAREST}add_key(scale * dot(Q, K + row * d, d), V + row * d, m, l, O, d);",
+            ),
+            mistake(
+                "the list ends at the first index that is no key",
+                "Keys may stand behind a −1.",
+                EDGES,
+                f"{VALID}if (!valid) break;\n{GATHERED}",
+            ),
+            mistake(
+                "key 0 is left out",
+                "Only an index below 0 or from T on is no key.",
+                EDGES,
+                f"{VALID}if (valid && s > 0) {GATHERED}",
+            ),
+            mistake(
+                names.SCALE_MISSING,
+                "Each score is scale times the dot product.",
+                CORE,
+                f"{VALID}if (valid) add_key(dot(Q, K + s * d, d), V + s * d, m, l, O, d);",
+            ),
+        ),
     ),
 }

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.cases import OWN_ROW_OF_V, attention, drawn, own_row_of_V
-from course_utils.puzzles.puzzle import Puzzle
+from course_utils.grading.exercise import Case, Exercise, Launch, Output, Part
+from course_utils.puzzles.cases import OWN_ROW_OF_V, attention, drawn
+from course_utils.puzzles.puzzle import Puzzle, mistake
 
 THREADS, D = 64, 32
 AXES = ("batch", "head", "query", "column")
 ONLINE = "02 FlashAttention, minimal, section 2, 'Softmax, a piece at a time'"
 OUTPUT = "02 FlashAttention, minimal, section 2, 'The output comes along'"
 GRADIENT = "02 FlashAttention, backward, section 15, 'The formulas'"
+FACTORS = "const float m = fmaxf(m1[i], m2[i]);\nconst float a1 = expf(m1[i] - m), a2 = expf(m2[i] - m);\n"
+SUM_OF_BOTH = "const float l = a1 * l1[i] + a2 * l2[i];\n"
+QUOTIENT = "for (int c = 0; c < d; c++) O[c] = (a1 * O1[c] + a2 * O2[c]) / "
+WEIGHT = "const float rescale = expf(m - m_new), p = expf(s - m_new);\n"
+DELTA = "float delta = 0;\nfor (int c = 0; c < D; c++) delta += dO[i * D + c] * O[i * D + c];\n"
 
 
 # ---------------------------------------------------------------------------------------------- two halves of the keys
@@ -46,20 +51,11 @@ def _halves(generator: torch.Generator, part: str, spread: float = 2.0, empty: b
     return Case(part, f"rows = {rows}, d = {d}", (launch,), inputs, outputs, must_be_clean=True)
 
 
-def _factors(halves: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    m = torch.maximum(halves["m1"], halves["m2"])
-    return torch.exp(halves["m1"] - m), torch.exp(halves["m2"] - m)
-
-
 def _merged(halves: Mapping[str, Tensor]) -> Tensor:
-    return _quotient(halves, _factors(halves), _factors(halves))
-
-
-def _quotient(halves: Mapping[str, Tensor], of_O: tuple[Tensor, Tensor], of_l: tuple[Tensor, Tensor]) -> Tensor:
-    """O of both halves divided by l of both, each half with its factor."""
-    (b1, b2), (a1, a2) = of_O, of_l
-    out, total = b1[:, None] * halves["O1"] + b2[:, None] * halves["O2"], a1 * halves["l1"] + a2 * halves["l2"]
-    return out / total[:, None]
+    m = torch.maximum(halves["m1"], halves["m2"])
+    a1, a2 = torch.exp(halves["m1"] - m), torch.exp(halves["m2"] - m)
+    total = a1 * halves["l1"] + a2 * halves["l2"]
+    return (a1[:, None] * halves["O1"] + a2[:, None] * halves["O2"]) / total[:, None]
 
 
 def _merges(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -68,46 +64,6 @@ def _merges(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
         _halves(generator, "large", spread=100.0),
         _halves(generator, "empty", empty=True),
     ]
-
-
-# Mistakes are computed in fp32, where small factors become 0 and large ones infinite, as in the kernel.
-
-
-def _without_factors(O_scaled: bool, l_scaled: bool) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of adding up the halves of O, of l, or of both without their factors."""
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        factors = _factors(case.inputs)
-        ones = torch.ones_like(factors[0]), torch.ones_like(factors[1])
-        return {"O": _quotient(case.inputs, factors if O_scaled else ones, factors if l_scaled else ones)}
-
-    return simulate
-
-
-def _upside_down(case: Case) -> Mapping[str, Tensor]:
-    """exp(m − m1) in place of exp(m1 − m), or each half with the other's factor: both give the same quotient."""
-    a1, a2 = _factors(case.inputs)
-    return {"O": _quotient(case.inputs, (a2, a1), (a2, a1))}
-
-
-def _over_one_sum(first: bool, scaled: bool) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The result divided by l of one half, with its factor or without."""
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        a1, a2 = _factors(case.inputs)
-        none, one = torch.zeros_like(a1), torch.ones_like(a1)
-        of_l = (a1 if scaled else one, none) if first else (none, a2 if scaled else one)
-        return {"O": _quotient(case.inputs, (a1, a2), of_l)}
-
-    return simulate
-
-
-def _undivided(case: Case) -> Mapping[str, Tensor]:
-    a1, a2 = _factors(case.inputs)
-    return {"O": a1[:, None] * case.inputs["O1"] + a2[:, None] * case.inputs["O2"]}
-
-
-_ONE_SUM = Diagnosis("O is divided by the sum of one half", "l of all keys has a part of each half.", OUTPUT)
 
 
 # ---------------------------------------------------------------------------------------------- one key at a time
@@ -127,9 +83,9 @@ def _case(generator: torch.Generator, part: str, B: int, H: int, L_q: int, L_k: 
         options=(f"-DD={D}",),
     )
     right, plain = (attention(q, k, v, scale) for q, k, v in ((Q.double(), K.double(), V.double()), (Q, K, V)))
-    inputs, facts = {"Q": Q, "K": K, "V": V}, {"scale": scale}
+    inputs = {"Q": Q, "K": K, "V": V}
     outputs = {"O": Output(right, same_dtype=plain, axes=AXES)}
-    return Case(part, f"L_q = {L_q}, L_k = {L_k}", (launch,), inputs, outputs, facts, must_be_clean=True)
+    return Case(part, f"L_q = {L_q}, L_k = {L_k}", (launch,), inputs, outputs, must_be_clean=True)
 
 
 def _cases(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -138,25 +94,6 @@ def _cases(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
         _case(generator, "sizes", 2, 2, drawn(generator, 65, 80), drawn(generator, 9, 30)),
         _case(generator, "large", 1, 1, drawn(generator, 9, 20), drawn(generator, 20, 40), large=True),
     ]
-
-
-def _one_pass(l_rescaled: bool, O_rescaled: bool) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of rescaling only l, only O, or neither."""
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        Q, K, V = (case.inputs[name].double() for name in "QKV")
-        m = torch.full((*Q.shape[:3], 1), -torch.inf, dtype=torch.float64)
-        total, out = torch.zeros_like(m), torch.zeros_like(Q)
-        for j in range(K.shape[2]):
-            s = case.facts["scale"] * (Q * K[:, :, j : j + 1]).sum(dim=-1, keepdim=True)
-            m_new = torch.maximum(m, s)
-            rescale, p = torch.exp(m - m_new), torch.exp(s - m_new)
-            total = (total * rescale if l_rescaled else total) + p
-            out = (out * rescale if O_rescaled else out) + p * V[:, :, j : j + 1]
-            m = m_new
-        return {"O": out / total}
-
-    return simulate
 
 
 # ---------------------------------------------------------------------------------------------- gradient of a score
@@ -185,32 +122,8 @@ def _gradient_cases(generator: torch.Generator, _: Mapping[str, Tensor]) -> list
 
 
 def _score_gradient(of: Mapping[str, Tensor]) -> Tensor:
-    return torch.exp(of["S"] - of["LSE"][:, None]) * (of["dP"] - _delta(of))
-
-
-def _delta(of: Mapping[str, Tensor]) -> Tensor:
-    return (of["dO"] * of["O"]).sum(dim=1, keepdim=True)
-
-
-def _without_delta(case: Case) -> Mapping[str, Tensor]:
-    of = case.inputs
-    return {"dS": torch.exp(of["S"] - of["LSE"][:, None]) * of["dP"]}
-
-
-def _not_normalised(case: Case) -> Mapping[str, Tensor]:
-    """The result with exp(S) in place of exp(S − LSE)."""
-    of = case.inputs
-    return {"dS": torch.exp(of["S"]) * (of["dP"] - _delta(of))}
-
-
-def _only_the_difference(case: Case) -> Mapping[str, Tensor]:
-    of = case.inputs
-    return {"dS": of["dP"] - _delta(of)}
-
-
-def _delta_added(case: Case) -> Mapping[str, Tensor]:
-    of = case.inputs
-    return {"dS": torch.exp(of["S"] - of["LSE"][:, None]) * (of["dP"] + _delta(of))}
+    delta = (of["dO"] * of["O"]).sum(dim=1, keepdim=True)
+    return torch.exp(of["S"] - of["LSE"][:, None]) * (of["dP"] - delta)
 
 
 PUZZLES = {
@@ -225,46 +138,52 @@ PUZZLES = {
                 Part("empty", 1, "rows that see no key in one half"),
             ),
             cases=_merges,
-            mistakes=(
-                Mistake(
-                    Diagnosis(
-                        "the halves are added without their factors",
-                        "Each half of l and O was summed relative to its own maximum.",
-                        OUTPUT,
-                    ),
-                    _without_factors(O_scaled=False, l_scaled=False),
-                ),
-                Mistake(
-                    Diagnosis("l is added without the factors", "l takes the same factors as O.", OUTPUT),
-                    _without_factors(O_scaled=True, l_scaled=False),
-                ),
-                Mistake(
-                    Diagnosis("O is added without the factors", "O takes the same factors as l.", OUTPUT),
-                    _without_factors(O_scaled=False, l_scaled=True),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "the factors are upside down",
-                        "The half with the smaller maximum shrinks: by exp(m1 − m), where m is the larger maximum.",
-                        OUTPUT,
-                    ),
-                    _upside_down,
-                ),
-                Mistake(
-                    Diagnosis("O is not divided by l", "Divide at the end, by the l of both halves.", OUTPUT),
-                    _undivided,
-                ),
-                *(
-                    Mistake(_ONE_SUM, _over_one_sum(first, scaled))
-                    for first in (True, False)
-                    for scaled in (True, False)
-                ),
-            ),
         ),
         lesson="Two halves, each with its own maximum, make one softmax, the same up to rounding. So the keys may be "
         "cut anywhere: into tiles for one block, or into parts for several blocks.",
         hint="Each half was summed relative to its own maximum. Let m be the larger of the two maxima. "
         "Multiply l1 and O1 by exp(m1 − m), and l2 and O2 by exp(m2 − m). Divide at the end, by the l of both halves.",
+        mistakes=(
+            mistake(
+                "the halves are added without their factors",
+                "Each half of l and O was summed relative to its own maximum.",
+                OUTPUT,
+                "const float l = l1[i] + l2[i];\nfor (int c = 0; c < d; c++) O[c] = (O1[c] + O2[c]) / l;",
+            ),
+            mistake(
+                "l is added without the factors",
+                "l takes the same factors as O.",
+                OUTPUT,
+                f"{FACTORS}{QUOTIENT}(l1[i] + l2[i]);",
+            ),
+            mistake(
+                "O is added without the factors",
+                "O takes the same factors as l.",
+                OUTPUT,
+                f"{FACTORS}{SUM_OF_BOTH}for (int c = 0; c < d; c++) O[c] = (O1[c] + O2[c]) / l;",
+            ),
+            mistake(
+                "the factors are upside down",
+                "The half with the smaller maximum shrinks: by exp(m1 − m), where m is the larger maximum.",
+                OUTPUT,
+                "const float m = fmaxf(m1[i], m2[i]);\nconst float a1 = expf(m - m1[i]), a2 = expf(m - m2[i]);\n"
+                f"{SUM_OF_BOTH}{QUOTIENT}l;",
+                "const float m = fmaxf(m1[i], m2[i]);\nconst float a1 = expf(m2[i] - m), a2 = expf(m1[i] - m);\n"
+                f"{SUM_OF_BOTH}{QUOTIENT}l;",
+            ),
+            mistake(
+                "O is not divided by l",
+                "Divide at the end, by the l of both halves.",
+                OUTPUT,
+                f"{FACTORS}{QUOTIENT}1;",
+            ),
+            mistake(
+                "O is divided by the sum of one half",
+                "l of all keys has a part of each half.",
+                OUTPUT,
+                *(f"{FACTORS}{QUOTIENT}{half};" for half in ("(a1 * l1[i])", "l1[i]", "(a2 * l2[i])", "l2[i]")),
+            ),
+        ),
     ),
     "rescale": Puzzle(
         Exercise(
@@ -277,26 +196,38 @@ PUZZLES = {
                 Part("large", 1, "large scores"),
             ),
             cases=_cases,
-            mistakes=(
-                Mistake(
-                    Diagnosis("O_i is not rescaled", "O_i was summed relative to the old maximum.", ONLINE),
-                    _one_pass(l_rescaled=True, O_rescaled=False),
-                ),
-                Mistake(
-                    Diagnosis("l is not rescaled", "l was summed relative to the old maximum.", ONLINE),
-                    _one_pass(l_rescaled=False, O_rescaled=True),
-                ),
-                Mistake(
-                    Diagnosis("nothing is rescaled", "l and O_i were summed relative to the old maximum.", ONLINE),
-                    _one_pass(l_rescaled=False, O_rescaled=False),
-                ),
-                Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", OUTPUT), own_row_of_V),
-            ),
         ),
         lesson="The row of scores never existed as a whole: m, l and O were enough. This is FlashAttention's idea; "
         "tiles make it fast.",
         hint="So far l and O_i are sums with exp(s − m). A multiplication by exp(m − m_new) turns them into sums with "
         "exp(s − m_new). Then add the part of this key.",
+        mistakes=(
+            mistake(
+                "O_i is not rescaled",
+                "O_i was summed relative to the old maximum.",
+                ONLINE,
+                f"{WEIGHT}l = l * rescale + p;\nfor (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];",
+            ),
+            mistake(
+                "l is not rescaled",
+                "l was summed relative to the old maximum.",
+                ONLINE,
+                f"{WEIGHT}l += p;\nfor (int c = 0; c < D; c++) O_i[c] = O_i[c] * rescale + p * V[j * D + c];",
+            ),
+            mistake(
+                "nothing is rescaled",
+                "l and O_i were summed relative to the old maximum.",
+                ONLINE,
+                "const float p = expf(s - m_new);\nl += p;\nfor (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];",
+            ),
+            mistake(
+                OWN_ROW_OF_V,
+                "The weight of key j belongs to row j of V.",
+                OUTPUT,
+                f"{WEIGHT}l = l * rescale + p;\n"
+                "for (int c = 0; c < D; c++) O_i[c] = O_i[c] * rescale + p * V[i * D + c];",
+            ),
+        ),
     ),
     "score_gradient": Puzzle(
         Exercise(
@@ -305,31 +236,36 @@ PUZZLES = {
             kernels=("score_gradient",),
             parts=(Part("values", 1, "dS of every score"), Part("large", 1, "large scores")),
             cases=_gradient_cases,
-            mistakes=(
-                Mistake(
-                    Diagnosis(
-                        "Δ is missing",
-                        "From dP of each key the row's Δ is subtracted: the mean of dP, weighted by P.",
-                        GRADIENT,
-                    ),
-                    _without_delta,
-                ),
-                Mistake(
-                    Diagnosis(
-                        "the weight is not normalised", "P = exp(S − LSE), and LSE contains both m and l.", GRADIENT
-                    ),
-                    _not_normalised,
-                ),
-                Mistake(
-                    Diagnosis("the weight is missing", "dS is the product of the weight P and of dP − Δ.", GRADIENT),
-                    _only_the_difference,
-                ),
-                Mistake(Diagnosis("Δ is added", "Δ is subtracted from dP.", GRADIENT), _delta_added),
-            ),
         ),
         lesson="The score and one number per row, the LSE, give P back. So the forward pass need not keep P for the "
         "backward pass.",
         hint="The weight comes back as exp of the score minus the row's LSE. Δ is the sum of dO times O over the D "
         "columns of row i.",
+        mistakes=(
+            mistake(
+                "Δ is missing",
+                "From dP of each key the row's Δ is subtracted: the mean of dP, weighted by P.",
+                GRADIENT,
+                "dS[at] = expf(S[at] - LSE[i]) * dP[at];",
+            ),
+            mistake(
+                "the weight is not normalised",
+                "P = exp(S − LSE), and LSE contains both m and l.",
+                GRADIENT,
+                f"{DELTA}dS[at] = expf(S[at]) * (dP[at] - delta);",
+            ),
+            mistake(
+                "the weight is missing",
+                "dS is the product of the weight P and of dP − Δ.",
+                GRADIENT,
+                f"{DELTA}dS[at] = dP[at] - delta;",
+            ),
+            mistake(
+                "Δ is added",
+                "Δ is subtracted from dP.",
+                GRADIENT,
+                f"{DELTA}dS[at] = expf(S[at] - LSE[i]) * (dP[at] + delta);",
+            ),
+        ),
     ),
 }

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Outcome, Output, Part
 from course_utils.puzzles.cases import drawn
-from course_utils.puzzles.puzzle import Puzzle
+from course_utils.puzzles.puzzle import Puzzle, mistake
 
 TENSOR_CORES = "03 FlashAttention-2, section 3, 'Step 2: tensor cores'"
 SWIZZLE = "03 FlashAttention-2, section 3, 'Step 3: swizzle'"
 ADDED = "03 FlashAttention-2, section 5, 'What models add'"
 
 # ---------------------------------------------------------------------------------------------- a fragment's order
-
-PLACES = torch.arange(16 * 8).reshape(16, 8)  # of C, counted row by row
 
 
 def _product(generator: torch.Generator, part: str, products: int) -> Case:
@@ -35,20 +31,6 @@ def _product(generator: torch.Generator, part: str, products: int) -> Case:
 
 def _products(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     return [_product(generator, "one", 1), _product(generator, "several", drawn(generator, 2, 4))]
-
-
-def _stored_at(place: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """C if a lane stores register e at place(lane, e) of its 16 · 8 numbers."""
-    lane, e = torch.arange(32)[:, None], torch.arange(4)
-    belongs = PLACES[lane // 4 + e // 2 * 8, lane % 4 * 2 + e % 2]
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        right = case.outputs["C"].expected.flatten(1)
-        stored = torch.full_like(right, torch.nan)
-        stored[:, place(lane, e).flatten()] = right[:, belongs.flatten()]
-        return {"C": stored.reshape(-1, 16, 8)}
-
-    return simulate
 
 
 # ---------------------------------------------------------------------------------------------- the swizzle
@@ -90,24 +72,20 @@ def _banks(case: Case, outcome: Outcome) -> Diagnosis | None:
     return Diagnosis(f"the tile is {side} with bank conflicts", detail, SWIZZLE)
 
 
-def _one_side(case: Case) -> Mapping[str, Tensor]:
-    """The result of reading the chunk at place c of row r, where chunk c is looked for."""
-    row, chunk = torch.arange(ROWS), torch.arange(CHUNKS)[:, None]
-    return {"out": case.inputs["in"][:, row, chunk ^ row % 8]}
-
-
 # ---------------------------------------------------------------------------------------------- sinks
 
 D, HEADS, THREADS = 16, 3, 64
-LOG2_E = math.log2(math.e)
+NEW_M = "const float m_new = fmaxf(m, sink * LOG2_E), rescale = exp2f(m - m_new);\n"
+NEW_L = "m = m_new, l = l * rescale + exp2f(sink * LOG2_E - m_new);\n"
+NEW_O = "for (int c = 0; c < D; c++) O_i[c] *= rescale;"
 
 
 def _with_sinks(generator: torch.Generator, part: str, queries: int, keys: int, sinks: Tensor) -> Case:
     """One case. sinks: a logit for each head."""
     Q, K, V = (torch.randn(HEADS, rows, D, generator=generator) for rows in (queries, keys, keys))
     scale = np.float32(0.2 + 0.2 * torch.rand((), generator=generator).item())
-    inputs, facts = {"Q": Q, "K": K, "V": V, "sink_logits": sinks}, {"scale": float(scale)}
-    right, plain = (_attention_with_sinks(inputs, facts["scale"], dtype) for dtype in (torch.double, torch.float))
+    inputs = {"Q": Q, "K": K, "V": V, "sink_logits": sinks}
+    right, plain = (_attention_with_sinks(inputs, float(scale), dtype) for dtype in (torch.double, torch.float))
     outputs = {
         "O": Output(right[0], same_dtype=plain[0], axes=("head", "query", "column")),
         "LSE": Output(right[1], kind="lse", axes=("head", "query")),
@@ -115,7 +93,7 @@ def _with_sinks(generator: torch.Generator, part: str, queries: int, keys: int, 
     arguments = (*("Q", "K", "V", "sink_logits", "O", "LSE"), np.int32(queries), np.int32(keys), scale)
     launch = Launch("sinks", (ceil_div(queries, THREADS), HEADS), (THREADS,), arguments, (f"-DD={D}",))
     name = f"L_q = {queries}, L_k = {keys}, sinks = {', '.join(f'{sink:.1f}' for sink in sinks.tolist())}"
-    return Case(part, name, (launch,), inputs, outputs, facts, must_be_clean=True)
+    return Case(part, name, (launch,), inputs, outputs, must_be_clean=True)
 
 
 def _some_sinks(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -129,74 +107,11 @@ def _some_sinks(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Cas
     ]
 
 
-def _scores(inputs: Mapping[str, Tensor], scale: float, dtype: torch.dtype) -> Tensor:
-    return scale * inputs["Q"].to(dtype) @ inputs["K"].to(dtype).mT
-
-
 def _attention_with_sinks(inputs: Mapping[str, Tensor], scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """O and LSE."""
-    scores = _scores(inputs, scale, dtype)
+    scores = scale * inputs["Q"].to(dtype) @ inputs["K"].to(dtype).mT
     LSE = torch.logaddexp(torch.logsumexp(scores, dim=-1), inputs["sink_logits"].to(dtype)[:, None])
     return torch.exp(scores - LSE[..., None]) @ inputs["V"].to(dtype), LSE
-
-
-@dataclass(frozen=True)
-class _End:
-    """What the rows have after their last key, in float64. m: the highest score, in powers of two, `[H, L_q, 1]`;
-    sums: l, as m; out: O before the division, `[H, L_q, D]`; sink: as m; V: `[H, L_k, D]`."""
-
-    m: Tensor
-    sums: Tensor
-    out: Tensor
-    sink: Tensor
-    V: Tensor
-
-    @property
-    def new_m(self) -> Tensor:
-        return torch.maximum(self.m, self.sink)
-
-    @property
-    def rescale(self) -> Tensor:
-        return torch.exp2(self.m - self.new_m)
-
-    @property
-    def weight(self) -> Tensor:
-        """Of the sink."""
-        return torch.exp2(self.sink - self.new_m)
-
-    @property
-    def new_sums(self) -> Tensor:
-        return self.sums * self.rescale + self.weight
-
-
-def _ending(end: Callable[[_End], tuple[Tensor, Tensor, Tensor]]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of another end: `end` returns m, l, and O before the division."""
-
-    def simulate(case: Case) -> Mapping[str, Tensor]:
-        scores = _scores(case.inputs, case.facts["scale"], torch.double) * LOG2_E
-        sink, V = case.inputs["sink_logits"].double()[:, None, None] * LOG2_E, case.inputs["V"].double()
-        m = scores.amax(dim=-1, keepdim=True)
-        P = torch.exp2(scores - m)
-        m, sums, out = end(_End(m, P.sum(dim=-1, keepdim=True), P @ V, sink, V))
-        return {"O": out / sums, "LSE": ((m + torch.log2(sums)) / LOG2_E)[..., 0]}
-
-    return simulate
-
-
-def _with_a_value(value: Callable[[_End], Tensor | float]) -> Callable[[Case], Mapping[str, Tensor]]:
-    """The mistake of giving the sink a value."""
-    return _ending(lambda x: (x.new_m, x.new_sums, x.out * x.rescale + x.weight * value(x)))
-
-
-def _in_base_e(x: _End) -> tuple[Tensor, Tensor, Tensor]:
-    x = replace(x, sink=x.sink / LOG2_E)
-    return x.new_m, x.new_sums, x.out * x.rescale
-
-
-def _without_new_maximum(x: _End) -> tuple[Tensor, Tensor, Tensor]:
-    """In float32 the sink's weight beside the old maximum is ∞ from 2^128 on."""
-    weight = torch.exp2(x.sink - x.m)
-    return x.m, x.sums + weight.masked_fill(weight >= 2.0**128, torch.inf), x.out
 
 
 PUZZLES = {
@@ -207,53 +122,43 @@ PUZZLES = {
             kernels=("fragment",),
             parts=(Part("one", 1, "C of one product"), Part("several", 1, "several products")),
             cases=_products,
-            mistakes=(
-                Mistake(
-                    Diagnosis(
-                        "rows and columns are exchanged",
-                        "Lane 4 g + t has numbers of row g: four neighbouring lanes share a row.",
-                        TENSOR_CORES,
-                    ),
-                    _stored_at(lambda lane, e: PLACES[lane % 4 * 2 + e % 2 + e // 2 * 8, lane // 4]),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "C is stored column by column",
-                        "A row of C has 8 numbers: row r, column k is C[8 · r + k].",
-                        TENSOR_CORES,
-                    ),
-                    _stored_at(lambda lane, e: (lane % 4 * 2 + e % 2) * 16 + lane // 4 + e // 2 * 8),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "a lane's rows are taken for neighbours",
-                        "Lane 4 g + t has numbers of the rows g and g + 8, not 2 g and 2 g + 1.",
-                        TENSOR_CORES,
-                    ),
-                    _stored_at(lambda lane, e: PLACES[lane // 4 * 2 + e // 2, lane % 4 * 2 + e % 2]),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "a lane's columns are taken for t and t + 4",
-                        "Lane 4 g + t has numbers of the columns 2 t and 2 t + 1, which are neighbours.",
-                        TENSOR_CORES,
-                    ),
-                    _stored_at(lambda lane, e: PLACES[lane // 4 + e // 2 * 8, lane % 4 + e % 2 * 4]),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "the registers 1 and 2 have changed places",
-                        "c[0] and c[1] belong to row g, c[2] and c[3] to row g + 8.",
-                        TENSOR_CORES,
-                    ),
-                    _stored_at(lambda lane, e: PLACES[lane // 4 + e % 2 * 8, lane % 4 * 2 + e // 2]),
-                ),
-            ),
         ),
         lesson="Each lane has four numbers of C in fixed places. A kernel that knows these places can pass C on to "
         "the next product in registers, without shared memory.",
         hint="With lane = 4 g + t, c[0] and c[1] belong to row g, columns 2 t and 2 t + 1; c[2] and c[3] belong to the "
         "same columns of row g + 8. A row of C has 8 numbers.",
+        mistakes=(
+            mistake(
+                "rows and columns are exchanged",
+                "Lane 4 g + t has numbers of row g: four neighbouring lanes share a row.",
+                TENSOR_CORES,
+                "for (int e = 0; e < 4; e++) C[(lane % 4 * 2 + e % 2 + e / 2 * 8) * 8 + lane / 4] = c[e];",
+            ),
+            mistake(
+                "C is stored column by column",
+                "A row of C has 8 numbers: row r, column k is C[8 · r + k].",
+                TENSOR_CORES,
+                "for (int e = 0; e < 4; e++) C[(lane % 4 * 2 + e % 2) * 16 + lane / 4 + e / 2 * 8] = c[e];",
+            ),
+            mistake(
+                "a lane's rows are taken for neighbours",
+                "Lane 4 g + t has numbers of the rows g and g + 8, not 2 g and 2 g + 1.",
+                TENSOR_CORES,
+                "for (int e = 0; e < 4; e++) C[(lane / 4 * 2 + e / 2) * 8 + lane % 4 * 2 + e % 2] = c[e];",
+            ),
+            mistake(
+                "a lane's columns are taken for t and t + 4",
+                "Lane 4 g + t has numbers of the columns 2 t and 2 t + 1, which are neighbours.",
+                TENSOR_CORES,
+                "for (int e = 0; e < 4; e++) C[(lane / 4 + e / 2 * 8) * 8 + lane % 4 + e % 2 * 4] = c[e];",
+            ),
+            mistake(
+                "the registers 1 and 2 have changed places",
+                "c[0] and c[1] belong to row g, c[2] and c[3] to row g + 8.",
+                TENSOR_CORES,
+                "for (int e = 0; e < 4; e++) C[(lane / 4 + e % 2 * 8) * 8 + lane % 4 * 2 + e / 2] = c[e];",
+            ),
+        ),
     ),
     "swizzle": Puzzle(
         Exercise(
@@ -262,16 +167,6 @@ PUZZLES = {
             kernels=("swizzle",),
             parts=(Part("values", 1, "every chunk where it belongs"), Part("banks", 1, "no bank conflicts")),
             cases=_turns,
-            mistakes=(
-                Mistake(
-                    Diagnosis(
-                        "the swizzle stands on one side only",
-                        "A chunk is written to one place of its row and looked for in another.",
-                        SWIZZLE,
-                    ),
-                    _one_side,
-                ),
-            ),
             findings={
                 "memcheck": Diagnosis("a place outside the tile, which has 8 chunks in a row", read_again=SWIZZLE),
                 "racecheck": Diagnosis("a chunk is read before all have written", read_again=SWIZZLE),
@@ -283,6 +178,14 @@ PUZZLES = {
         "is one XOR for each address.",
         hint="Store in[e] in the tile, wait for the other threads, and load out[e] from the tile. Chunk c of row r has "
         "the same place both times: 8 · r + (c XOR (r modulo 8)).",
+        mistakes=(
+            mistake(
+                "the swizzle stands on one side only",
+                "A chunk is written to one place of its row and looked for in another.",
+                SWIZZLE,
+                "tile[8 * row + (chunk ^ row % 8)] = in[e];\n__syncthreads();\nout[e] = tile[8 * out_row + out_chunk];",
+            ),
+        ),
     ),
     "sinks": Puzzle(
         Exercise(
@@ -291,76 +194,64 @@ PUZZLES = {
             kernels=("sinks",),
             parts=(Part("near", 1, "sinks near the scores"), Part("far", 1, "sinks far above and far below them")),
             cases=_some_sinks,
-            mistakes=(
-                Mistake(
-                    Diagnosis("the sink is left out", "l needs one more term, the sink's.", ADDED),
-                    _ending(lambda x: (x.m, x.sums, x.out)),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "the sink is not relative to the row's maximum",
-                        "All terms of l are relative to m: 2 to the power of a score less m.",
-                        ADDED,
-                    ),
-                    _ending(lambda x: (x.m, x.sums + torch.exp2(x.sink), x.out)),
-                ),
-                *(
-                    Mistake(
-                        Diagnosis(
-                            "the sink is in base e, the loop in base 2",
-                            "m and the scores count in powers of two: they hold a factor log2(e), and the sink does "
-                            "not yet.",
-                            ADDED,
-                        ),
-                        _ending(end),
-                    )
-                    for end in (
-                        _in_base_e,
-                        lambda x: (x.m, x.sums + torch.exp2(x.sink / LOG2_E - x.m), x.out),
-                        lambda x: (x.m, x.sums + torch.exp(x.sink / LOG2_E - x.m), x.out),
-                    )
-                ),
-                *(
-                    Mistake(
-                        Diagnosis("the sink is added to O", "It has no value: it belongs to l, the sum, alone.", ADDED),
-                        _with_a_value(value),
-                    )
-                    for value in (lambda x: 1.0, lambda x: x.V[:, :1], lambda x: x.V[:, -1:])
-                ),
-                Mistake(
-                    Diagnosis("O is not rescaled", "Where m grows, O shrinks with l.", ADDED),
-                    _ending(lambda x: (x.new_m, x.new_sums, x.out)),
-                ),
-                Mistake(
-                    Diagnosis("l is not rescaled", "Where m grows, l shrinks with O.", ADDED),
-                    _ending(lambda x: (x.new_m, x.sums + x.weight, x.out * x.rescale)),
-                ),
-                Mistake(
-                    Diagnosis("nothing is rescaled", "Where m grows, l and O shrink by the same factor.", ADDED),
-                    _ending(lambda x: (x.new_m, x.sums + x.weight, x.out)),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "m stays the maximum of the keys",
-                        "l is relative to the new maximum, but the log-sum-exp still takes the old one.",
-                        ADDED,
-                    ),
-                    _ending(lambda x: (x.m, x.new_sums, x.out * x.rescale)),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "a large sink overflows",
-                        "2 to the power of the sink less m is ∞ where the sink lies far above m. The larger of the two "
-                        "must be the new m.",
-                        ADDED,
-                    ),
-                    _ending(_without_new_maximum),
-                ),
-            ),
         ),
         lesson="The weights of a row's keys now sum to less than 1: a head may look at nothing. The loop over the keys "
         "is as it was, and the sink costs one exponential a row.",
         hint="Treat the sink as one more key with the score sink · LOG2_E, in powers of two: a new maximum, a "
         "rescale factor for l and O, one more term in l. It has no row of V.",
+        mistakes=(
+            mistake("the sink is left out", "l needs one more term, the sink's.", ADDED, ""),
+            mistake(
+                "the sink is not relative to the row's maximum",
+                "All terms of l are relative to m: 2 to the power of a score less m.",
+                ADDED,
+                "l += exp2f(sink * LOG2_E);",
+            ),
+            mistake(
+                "the sink is in base e, the loop in base 2",
+                "m and the scores count in powers of two: they hold a factor log2(e), and the sink does not yet.",
+                ADDED,
+                "const float m_new = fmaxf(m, sink), rescale = exp2f(m - m_new);\n"
+                f"m = m_new, l = l * rescale + exp2f(sink - m_new);\n{NEW_O}",
+                "l += exp2f(sink - m);",
+                "l += expf(sink - m);",
+            ),
+            mistake(
+                "the sink is added to O",
+                "It has no value: it belongs to l, the sum, alone.",
+                ADDED,
+                *(
+                    f"{NEW_M}{NEW_L}for (int c = 0; c < D; c++) "
+                    f"O_i[c] = O_i[c] * rescale + exp2f(sink * LOG2_E - m_new) * {value};"
+                    for value in ("1", "V[c]", "V[(L_k - 1) * D + c]")
+                ),
+            ),
+            mistake("O is not rescaled", "Where m grows, O shrinks with l.", ADDED, f"{NEW_M}{NEW_L}"),
+            mistake(
+                "l is not rescaled",
+                "Where m grows, l shrinks with O.",
+                ADDED,
+                f"{NEW_M}m = m_new, l += exp2f(sink * LOG2_E - m_new);\n{NEW_O}",
+            ),
+            mistake(
+                "nothing is rescaled",
+                "Where m grows, l and O shrink by the same factor.",
+                ADDED,
+                "m = fmaxf(m, sink * LOG2_E), l += exp2f(sink * LOG2_E - m);",
+            ),
+            mistake(
+                "m stays the maximum of the keys",
+                "l is relative to the new maximum, but the log-sum-exp still takes the old one.",
+                ADDED,
+                f"{NEW_M}l = l * rescale + exp2f(sink * LOG2_E - m_new);\n{NEW_O}",
+            ),
+            mistake(
+                "a large sink overflows",
+                "2 to the power of the sink less m is ∞ where the sink lies far above m. The larger of the two must be "
+                "the new m.",
+                ADDED,
+                "l += exp2f(sink * LOG2_E - m);",
+            ),
+        ),
     ),
 }

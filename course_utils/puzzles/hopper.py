@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part
 from course_utils.puzzles.cases import drawn
-from course_utils.puzzles.puzzle import Puzzle
+from course_utils.puzzles.puzzle import Puzzle, mistake
 
 PANELS = "07 Hopper, section 2, 'Step 1: wgmma'"
 RING = "07 Hopper, section 4, 'Step 3: producer and consumers'"
-Simulated = Callable[[Case], Mapping[str, Tensor]]
 
 # ---------------------------------------------------------------------------------------------- panels
 
@@ -25,26 +24,18 @@ def _tile(generator: torch.Generator, part: str, tiles: int, rows: int) -> Case:
     """One case of a tile. No two chunks of it are the same."""
     order = torch.stack([torch.randperm(rows * CHUNKS, generator=generator) for _ in range(tiles)])
     x = order.half().reshape(tiles, rows * CHUNKS, 1).expand(-1, -1, NUMBERS).contiguous()
-    output = Output(_placed(x, rows, _place), torch.float16, kind="exact", axes=("tile", "chunk", "number"))
+    output = Output(_placed(x, rows), torch.float16, kind="exact", axes=("tile", "chunk", "number"))
     launch = Launch("panels", (tiles,), (256,), ("in", "out", np.int32(rows)))
     name = f"tiles = {tiles}, rows = {rows}"
-    return Case(part, name, (launch,), {"in": x}, {"out": output}, {"rows": rows}, must_be_clean=True)
+    return Case(part, name, (launch,), {"in": x}, {"out": output}, must_be_clean=True)
 
 
-def _place(row: Tensor, chunk: Tensor, rows: int) -> Tensor:
-    return chunk // 8 * rows * 8 + row * 8 + (chunk % 8 ^ row % 8)
-
-
-def _placed(x: Tensor, rows: int, place: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
-    """out if chunk `chunk` of row `row` goes to place(row, chunk, rows)."""
+def _placed(x: Tensor, rows: int) -> Tensor:
+    """out: the panels of x, their chunks swizzled."""
     row, chunk = torch.arange(rows)[:, None], torch.arange(CHUNKS)
-    out = torch.full_like(x, torch.nan)
-    out[:, place(row, chunk, rows).flatten()] = x
+    out = torch.empty_like(x)
+    out[:, (chunk // 8 * rows * 8 + row * 8 + (chunk % 8 ^ row % 8)).flatten()] = x
     return out
-
-
-def _by_place(place: Callable[[Tensor, Tensor, int], Tensor]) -> Simulated:
-    return lambda case: {"out": _placed(case.inputs["in"], case.facts["rows"], place)}
 
 
 def _tiles(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -65,11 +56,6 @@ def _rings(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     return [_sums(generator, "once", 3), _sums(generator, "around", drawn(generator, 8, 12))]
 
 
-def _first_buffers(case: Case) -> Mapping[str, Tensor]:
-    x = case.inputs["x"].double()
-    return {"sums": x[0] * len(x)}
-
-
 OUT_OF_TURN = Diagnosis("a tile is read before its bytes have come, or after its place was given back", read_again=RING)
 PUZZLES = {
     "panels": Puzzle(
@@ -79,28 +65,30 @@ PUZZLES = {
             kernels=("panels",),
             parts=(Part("one", 1, "one tile"), Part("several", 1, "tiles of 64 rows")),
             cases=_tiles,
-            mistakes=(
-                Mistake(
-                    Diagnosis("the tile is not swizzled", "Chunk c of row r stands at place c XOR r mod 8.", PANELS),
-                    _by_place(lambda row, chunk, rows: chunk // 8 * rows * 8 + row * 8 + chunk % 8),
-                ),
-                Mistake(
-                    Diagnosis(
-                        "the panels are not apart",
-                        "First all rows of the first eight chunks, then all rows of the others.",
-                        PANELS,
-                    ),
-                    _by_place(lambda row, chunk, rows: row * 16 + chunk // 8 * 8 + (chunk % 8 ^ row % 8)),
-                ),
-                Mistake(
-                    Diagnosis("rows of 16 chunks are kept, without a swizzle", "A row of a panel has eight.", PANELS),
-                    _by_place(lambda row, chunk, rows: row * 16 + chunk),
-                ),
-            ),
         ),
         lesson="A row of a panel has eight chunks of 16 bytes: the 128 bytes within which the swizzle moves chunks.",
         hint="A panel has rows · 8 chunks, and chunk / 8 is the panel's number. Row r begins at r · 8 in its panel, "
         "and the chunk stands at place chunk % 8 XOR r % 8 in its row.",
+        mistakes=(
+            mistake(
+                "the tile is not swizzled",
+                "Chunk c of row r stands at place c XOR r mod 8.",
+                PANELS,
+                "out[chunk / 8 * rows * 8 + row * 8 + chunk % 8] = in[e];",
+            ),
+            mistake(
+                "the panels are not apart",
+                "First all rows of the first eight chunks, then all rows of the others.",
+                PANELS,
+                "out[row * 16 + chunk / 8 * 8 + (chunk % 8 ^ row % 8)] = in[e];",
+            ),
+            mistake(
+                "rows of 16 chunks are kept, without a swizzle",
+                "A row of a panel has eight.",
+                PANELS,
+                "out[e] = in[e];",
+            ),
+        ),
     ),
     "ring": Puzzle(
         Exercise(
@@ -109,12 +97,6 @@ PUZZLES = {
             kernels=("ring",),
             parts=(Part("once", 1, "each buffer once"), Part("around", 1, "several times around the ring")),
             cases=_rings,
-            mistakes=(
-                Mistake(
-                    Diagnosis("all tiles are read from the first buffer", "Tile t is in buffer t mod 3.", RING),
-                    _first_buffers,
-                ),
-            ),
             findings={
                 "asynccheck": OUT_OF_TURN,
                 "trap": OUT_OF_TURN,
@@ -127,5 +109,14 @@ PUZZLES = {
         "copies run ahead while the consumers compute: the loop has no __syncthreads.",
         hint="Tile t is in buffer t % BUFFERS, and the parity of its phase is t / BUFFERS % 2. Wait for its full, read "
         "the tile, arrive at its empty.",
+        mistakes=(
+            mistake(
+                "all tiles are read from the first buffer",
+                "Tile t is in buffer t mod 3.",
+                RING,
+                "const int b = t % BUFFERS, parity = t / BUFFERS % 2;\nwait_for(&full[b], parity);\n"
+                "sum += tile[0][threadIdx.x];\narrive(&empty[b]);",
+            ),
+        ),
     ),
 }

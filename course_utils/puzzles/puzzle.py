@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from course_utils.course import chapter
-from course_utils.grading.exercise import Exercise
+from course_utils.grading.exercise import Diagnosis, Exercise
 from course_utils.grading.release import solution_lines
 from course_utils.toolchain.source import read_kernel
 
@@ -29,15 +29,29 @@ PUZZLES = {
 
 
 @dataclass(frozen=True)
+class WrongLines:
+    """A mistake: what is said of it, and lines for the hole that make it, each in another way."""
+
+    said: Diagnosis
+    lines: tuple[str, ...]
+
+
+def mistake(name: str, why: str, read_again: str, *lines: str) -> WrongLines:
+    """A mistake with its name, why it is one, and the section to read again."""
+    return WrongLines(Diagnosis(name, why, read_again), lines)
+
+
+@dataclass(frozen=True)
 class Puzzle:
     """A puzzle. task: graded like an exercise's. lesson: what the right kernel did, and the next idea. hint: a sentence
     or two, without the lines themselves. stub: the text in place of the lines, without indentation: a comment, or wrong
-    lines to mend."""
+    lines to mend. mistakes: of those that explain as much, the first is named."""
 
     task: Exercise
     lesson: str
     hint: str
     stub: str = STUB
+    mistakes: tuple[WrongLines, ...] = ()
 
     @property
     def file(self) -> str:
@@ -55,25 +69,26 @@ class Puzzle:
     @property
     def given(self) -> str:
         """The kernel with the hole, without the head of its file: what a chapter's cell holds below its first line."""
-        return self._without_head(self.stub)
+        return self.filled(self.stub)
 
     @property
     def solved(self) -> str:
         """The given kernel with the lines in place."""
-        return self._without_head(self.lines)
+        return self.filled(self.lines)
 
-    def _solved(self) -> tuple[list[str], tuple[int, int]]:
-        text = str(read_kernel(self.file))
-        (region,) = solution_lines(text, self.file)
-        return text.split("\n"), region
-
-    def _without_head(self, hole: str) -> str:
+    def filled(self, hole: str) -> str:
+        """The kernel with these lines in the hole, without the head of its file."""
         lines, (begin, end) = self._solved()
         indent = lines[begin][: -len(lines[begin].lstrip())]
         lines[begin : end + 1] = [indent + line if line else "" for line in hole.split("\n")]
         first = next(at for at, line in enumerate(lines) if not line.startswith("//"))
         needed = [line for line in lines[:first] if re.fullmatch(r"// arch: \w+ only", line)]  # compilers read it
         return "\n".join([*needed, *lines[first:]]).strip("\n") + "\n"
+
+    def _solved(self) -> tuple[list[str], tuple[int, int]]:
+        text = str(read_kernel(self.file))
+        (region,) = solution_lines(text, self.file)
+        return text.split("\n"), region
 
 
 def puzzle_ids(slug: str | None = None) -> list[str]:

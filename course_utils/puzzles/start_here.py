@@ -10,15 +10,18 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.grading import names
-from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V, attention, drawn, overlapping_rows, own_row_of_V
-from course_utils.puzzles.puzzle import Puzzle
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part
+from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V, attention, drawn
+from course_utils.puzzles.puzzle import Puzzle, mistake
 
 BLOCK = 64
 ELEMENTS = 110  # of the launch that the chapter speaks of and its widget draws: the first finding is of the same one
 OTHER_BLOCKS = 96, 128, 160  # a kernel asks blockDim how many threads a block has
 SOFTMAX = "00 Start here, 'Attention in ten lines'"
 KERNEL = "00 Start here, 'Your first kernels'"
+MY_KEY = "const int j = blockIdx.x * blockDim.x + threadIdx.x;\nif (j >= L) return;\n"
+OVER_KEYS = "for (int j = 0; j < L; j++) {\n"
+ADDED_UP = "l += p;\nfor (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}"
 
 
 def _blocks(generator: torch.Generator) -> int:
@@ -46,9 +49,8 @@ def _scored(generator: torch.Generator, part: str, length: int, d: int, block: i
     arguments = ("q", "K", "s", np.int32(length), np.int32(d), np.float32(scale))
     launch = Launch("scores_of_one_query", (ceil_div(length, block),), (block,), arguments)
     outputs = {"s": Output(scale * K.double() @ q.double(), same_dtype=scale * (K @ q), axes=("key",))}
-    facts = {"scale": scale}
     name = f"L = {length}, d = {d}, blocks of {block}"
-    return Case(part, name, (launch,), {"q": q, "K": K}, outputs, facts, must_be_clean=True)
+    return Case(part, name, (launch,), {"q": q, "K": K}, outputs, must_be_clean=True)
 
 
 def _scores(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -58,32 +60,6 @@ def _scores(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
         _scored(generator, "sizes", drawn(generator, 170, 250), drawn(generator, 9, 20), _blocks(generator)),
         _scored(generator, "sizes", drawn(generator, 2, 9), 1),
     ]
-
-
-def _columns(case: Case) -> Mapping[str, Tensor] | None:
-    """The result of taking K for a matrix with a column per key."""
-    q, K = case.inputs["q"].double(), case.inputs["K"].double()
-    length, d = K.shape
-    return {"s": case.facts["scale"] * (K.reshape(-1).reshape(d, length).mT @ q)} if d > 1 else None
-
-
-def _rows_one_apart(case: Case) -> Mapping[str, Tensor]:
-    """The result of reading K[j + c]: row j of K begins at its number j."""
-    q, K = case.inputs["q"].double(), case.inputs["K"].double()
-    return {"s": case.facts["scale"] * overlapping_rows(K) @ q}
-
-
-def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
-    """The result with 1/√d in place of the scale."""
-    return {"s": case.outputs["s"].expected / case.facts["scale"] * case.inputs["q"].numel() ** -0.5}
-
-
-def _integer_sums(case: Case) -> Mapping[str, Tensor]:
-    """The result of `int sum`: each addition is rounded towards 0."""
-    sums = torch.zeros(len(case.inputs["K"]))
-    for q, column in zip(case.inputs["q"], case.inputs["K"].unbind(dim=1), strict=True):
-        sums = torch.trunc(sums + q * column)
-    return {"s": case.facts["scale"] * sums}
 
 
 def _attended(generator: torch.Generator, part: str, length: int, d: int, *, large: bool = False) -> Case:
@@ -97,8 +73,8 @@ def _attended(generator: torch.Generator, part: str, length: int, d: int, *, lar
     launch = Launch("attention", (ceil_div(length, BLOCK),), (BLOCK,), arguments)
     right, plain = attention(Q.double(), K.double(), V.double(), scale), attention(Q, K, V, scale)
     outputs = {"O": Output(right, same_dtype=plain, axes=("query", "column"))}
-    inputs, facts = {"Q": Q, "K": K, "V": V}, {"scale": scale}
-    return Case(part, f"L = {length}, d = {d}", (launch,), inputs, outputs, facts, must_be_clean=True)
+    inputs = {"Q": Q, "K": K, "V": V}
+    return Case(part, f"L = {length}, d = {d}", (launch,), inputs, outputs, must_be_clean=True)
 
 
 def _attentions(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -107,35 +83,6 @@ def _attentions(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Cas
         _attended(generator, "sizes", drawn(generator, 65, 80), drawn(generator, 9, 20)),
         _attended(generator, "large", drawn(generator, 9, 20), 16, large=True),
     ]
-
-
-def _attention_without_scale(case: Case) -> Mapping[str, Tensor]:
-    """The result without the scale in the weights. The largest score, which the kernel receives, has it."""
-    Q, K, V = (case.inputs[name].double() for name in "QKV")
-    scores = Q @ K.mT
-    weights = torch.exp(scores - case.facts["scale"] * scores.amax(dim=-1, keepdim=True))
-    return {"O": weights / weights.sum(dim=-1, keepdim=True) @ V}
-
-
-def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
-    """The result of K + j for row j in the weights. The largest score, which the kernel receives, is right."""
-    Q, K, V = (case.inputs[name].double() for name in "QKV")
-    largest = (case.facts["scale"] * Q @ K.mT).amax(dim=-1, keepdim=True)
-    scores = case.facts["scale"] * Q @ overlapping_rows(K).mT
-    weights = torch.exp((scores - largest).float())  # fp32, in which it overflows as in the kernel
-    return {"O": weights @ V.float() / weights.sum(dim=-1, keepdim=True)}
-
-
-def _maximum_not_subtracted(case: Case) -> Mapping[str, Tensor]:
-    """The result of exp(score) in fp32, where it overflows."""
-    Q, K, V = (case.inputs[name] for name in "QKV")
-    weights = torch.exp(case.facts["scale"] * Q @ K.mT)
-    return {"O": weights @ V / weights.sum(dim=-1, keepdim=True)}
-
-
-def _weights_not_summed(case: Case) -> Mapping[str, Tensor]:
-    """The result if l stays 0, and the rows are divided by it."""
-    return {"O": case.outputs["O"].expected / 0}
 
 
 PUZZLES = {
@@ -160,30 +107,44 @@ PUZZLES = {
             kernels=("scores_of_one_query",),
             parts=(Part("values", 1, "the scores of 64 keys"), Part("sizes", 1, "any L and d")),
             cases=_scores,
-            mistakes=(
-                Mistake(
-                    Diagnosis(names.SCALE_MISSING, "Each score is scale times the sum.", KERNEL),
-                    lambda case: {"s": case.outputs["s"].expected / case.facts["scale"]},
-                ),
-                Mistake(
-                    Diagnosis(names.SCALE_NOT_THE_ARGUMENT, "`scale` may be anything.", KERNEL),
-                    _scale_of_d,
-                ),
-                Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K[j * d].", KERNEL), _rows_one_apart),
-                Mistake(
-                    Diagnosis("K is read by columns", "Row j of K begins at K[j * d].", KERNEL),
-                    _columns,
-                ),
-                Mistake(
-                    Diagnosis("the sum is an int, which loses what stands behind the point", "", KERNEL),
-                    _integer_sums,
-                ),
-            ),
         ),
         lesson="Each thread read the query and its own key, and stored one score. Next: the softmax turns such a row "
         "of scores into weights.",
         hint="One thread per key. Its number j comes from blockIdx, blockDim and threadIdx, as in `add` above. A "
         "thread without a key returns. The others go over the d columns of row j, K[j * d + c], and store one number.",
+        mistakes=(
+            mistake(
+                names.SCALE_MISSING,
+                "Each score is scale times the sum.",
+                KERNEL,
+                f"{MY_KEY}float sum = 0;\nfor (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\ns[j] = sum;",
+            ),
+            mistake(
+                names.SCALE_NOT_THE_ARGUMENT,
+                "`scale` may be anything.",
+                KERNEL,
+                f"{MY_KEY}float sum = 0;\nfor (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\n"
+                "s[j] = sum / sqrtf(d);",
+            ),
+            mistake(
+                K_ONE_APART,
+                "Row j of K begins at K[j * d].",
+                KERNEL,
+                f"{MY_KEY}float sum = 0;\nfor (int c = 0; c < d; c++) sum += q[c] * K[j + c];\ns[j] = scale * sum;",
+            ),
+            mistake(
+                "K is read by columns",
+                "Row j of K begins at K[j * d].",
+                KERNEL,
+                f"{MY_KEY}float sum = 0;\nfor (int c = 0; c < d; c++) sum += q[c] * K[c * L + j];\ns[j] = scale * sum;",
+            ),
+            mistake(
+                "the sum is an int, which loses what stands behind the point",
+                "",
+                KERNEL,
+                f"{MY_KEY}int sum = 0;\nfor (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\ns[j] = scale * sum;",
+            ),
+        ),
     ),
     "attention": Puzzle(
         Exercise(
@@ -196,35 +157,45 @@ PUZZLES = {
                 Part("large", 1, "large scores"),
             ),
             cases=_attentions,
-            mistakes=(
-                Mistake(
-                    Diagnosis(names.SCALE_MISSING, "A weight is exp(scale · score − m).", SOFTMAX),
-                    _attention_without_scale,
-                ),
-                Mistake(
-                    Diagnosis(
-                        names.NO_MAXIMUM,
-                        "A weight is exp(scale · score − m). Without − m, exp of a large score is infinite in fp32, "
-                        "and infinite over infinite is NaN.",
-                        SOFTMAX,
-                    ),
-                    _maximum_not_subtracted,
-                ),
-                Mistake(
-                    Diagnosis(
-                        "l stays 0: the weights are not summed",
-                        "The division below is by l, the sum of the weights.",
-                        SOFTMAX,
-                    ),
-                    _weights_not_summed,
-                ),
-                Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", SOFTMAX), own_row_of_V),
-                Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K + j * d.", SOFTMAX), _keys_one_apart),
-            ),
         ),
         lesson="Scores, softmax and the sum over V in one kernel, and no score was ever stored. Its price: each "
         "product of a query and a key was made twice. Chapter 02 makes it once.",
         hint="Go over the keys once more. Each has the weight exp(scale · dot − m); l is the sum of the weights, and "
         "the row of O is the sum of the rows of V, each times its weight. The division comes below.",
+        mistakes=(
+            mistake(
+                names.SCALE_MISSING,
+                "A weight is exp(scale · score − m).",
+                SOFTMAX,
+                f"{OVER_KEYS}const float p = expf(dot(Q, K + j * d, d) - m);\n{ADDED_UP}",
+            ),
+            mistake(
+                names.NO_MAXIMUM,
+                "A weight is exp(scale · score − m). Without − m, exp of a large score is infinite in fp32, and "
+                "infinite over infinite is NaN.",
+                SOFTMAX,
+                f"{OVER_KEYS}const float p = expf(scale * dot(Q, K + j * d, d));\n{ADDED_UP}",
+            ),
+            mistake(
+                "l stays 0: the weights are not summed",
+                "The division below is by l, the sum of the weights.",
+                SOFTMAX,
+                f"{OVER_KEYS}const float p = expf(scale * dot(Q, K + j * d, d) - m);\n"
+                "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}",
+            ),
+            mistake(
+                OWN_ROW_OF_V,
+                "The weight of key j belongs to row j of V.",
+                SOFTMAX,
+                f"{OVER_KEYS}const float p = expf(scale * dot(Q, K + j * d, d) - m);\nl += p;\n"
+                "for (int c = 0; c < d; c++) O[c] += p * V[i * d + c];\n}",
+            ),
+            mistake(
+                K_ONE_APART,
+                "Row j of K begins at K + j * d.",
+                SOFTMAX,
+                f"{OVER_KEYS}const float p = expf(scale * dot(Q, K + j, d) - m);\n{ADDED_UP}",
+            ),
+        ),
     ),
 }

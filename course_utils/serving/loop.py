@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from course_utils.arguments import integer
 from course_utils.costs import ceil_div
 from course_utils.serving.pages import CacheFull, PagedCache, Usage
 
 NextTokens = Callable[[PagedCache, Sequence[tuple[int, Sequence[int]]]], list[int]]
-Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
@@ -30,7 +28,7 @@ class Request:
     """What a user asks for: so many tokens after a prompt. The other fields are the loop's.
 
     number: who came first has the lowest. said: the new tokens so far. sequence: its number in the cache; None while it
-    waits, and once it has left. preemptions: how often it gave its pages back. cancelled: before its end.
+    waits, and once it has left. preemptions: how often it gave its pages back.
     """
 
     prompt: Sequence[int]
@@ -39,7 +37,6 @@ class Request:
     said: list[int] = field(default_factory=list)
     sequence: int | None = None
     preemptions: int = 0
-    cancelled: bool = False
 
     @property
     def tokens(self) -> list[int]:
@@ -55,11 +52,6 @@ class Request:
     def finished(self) -> bool:
         """Whether it has all its tokens."""
         return len(self.said) == self.new_tokens
-
-    @property
-    def ended(self) -> bool:
-        """Whether it gets no more tokens."""
-        return self.finished or self.cancelled
 
 
 class Step(NamedTuple):
@@ -106,7 +98,6 @@ class Loop:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.history: list[Step] = []
-        self._foreign: set[int] | None = None  # sequences that are not the loop's, while a change is under way
 
     # ------------------------------------------------------------------------------------------ from outside
 
@@ -126,14 +117,8 @@ class Loop:
         self.waiting.append(request)
         return request
 
-    def cancel(self, request: Request) -> None:
-        """Ends a request, wherever it is; its pages are free again. The tokens it has stay. Nothing happens to a
-        finished request. An interrupt has the effect that it has in `step`, and the request may still be there."""
-        self._all_or_restart(partial(self._cancel, request))
-
     def run(self) -> None:
         """Steps until no request is left."""
-        self._restart_if_broken()
         while self.waiting or self.running:
             self.step()
 
@@ -141,37 +126,16 @@ class Loop:
 
     def step(self) -> Step:
         """One call of the model for all requests that are served now; returns what it did. After an error or an
-        interrupt all unfinished requests wait again, in their order, without pages; if a second interrupt comes
-        meanwhile, they do so from the next call on."""
-        return self._all_or_restart(self._step)
-
-    def _all_or_restart(self, change: Callable[[], Result]) -> Result:
-        """Makes the whole change, or else restarts all unfinished requests."""
-        self._restart_if_broken()
-        self._foreign = set(self.cache.sequences) - {request.sequence for request in self.running}
+        interrupt of the model all unfinished requests wait again, in their order, without pages."""
         try:
-            result = change()
-        except BaseException:
-            self._restart_if_broken()
-            raise
-        self._foreign = None
-        return result
-
-    def _restart_if_broken(self) -> None:
-        """Restarts all unfinished requests after a change that stopped in the middle, because it is unknown which keys
-        are written and which sequence has which page. If this is interrupted, too, the next call does it again from its
-        start."""
-        if self._foreign is None:
-            return
-        self.cache.recount()
-        for sequence in set(self.cache.sequences) - self._foreign:  # also one that no request has yet
-            self.cache.free(sequence)
-        for request in self.requests:
-            if request.sequence is not None:
-                request.sequence = None
+            return self._step()
+        except BaseException:  # which keys are written is unknown
+            for request in self.running:
+                self._leave(request)
                 request.preemptions += 1
-        self.running, self.waiting = [], [request for request in self.requests if not request.ended]
-        self._foreign = None
+            self.waiting = [request for request in (*self.running, *self.waiting) if not request.finished]
+            self.running = []
+            raise
 
     def _step(self) -> Step:
         admitted = self._admit()
@@ -248,13 +212,6 @@ class Loop:
                 self._leave(request)
                 finished.append(request.number)
         return finished
-
-    def _cancel(self, request: Request) -> None:
-        request.cancelled = not request.finished
-        for place in (self.waiting, self.running):
-            if request in place:
-                place.remove(request)
-        self._leave(request)
 
     def _leave(self, request: Request) -> None:
         if request.sequence is not None:

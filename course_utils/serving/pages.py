@@ -7,8 +7,6 @@ If too few pages are free, `CacheFull` is raised, and nothing has changed.
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -192,16 +190,6 @@ class PagedCache:
         slots = torch.tensor(self.slots(sequence, first, self.length(sequence)), dtype=torch.int64, device=self.device)
         for layer in range(layers):
             self.write(layer, slots, key[layer], value[layer])
-
-    def recount(self) -> None:
-        """Counts users and free pages anew from the sequences' lists, after an interrupt in the middle of a change. A
-        sequence that was about to be made or ended is gone."""
-        for sequence in self._held.keys() ^ self._lengths.keys():
-            self._held.pop(sequence, None)
-            self._lengths.pop(sequence, None)
-        users = Counter(itertools.chain.from_iterable(self._held.values()))
-        self._users = [users[page] for page in range(self.pages)]
-        self._free = [page for page in reversed(range(self.pages)) if not self._users[page]]
 
     # ------------------------------------------------------------------------------------------ numbers
 

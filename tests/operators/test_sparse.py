@@ -473,8 +473,8 @@ def test_what_the_choice_says_of_costs_was_recorded(pattern):
 
 
 def test_a_choice_is_for_the_lengths_of_the_pattern_only():
-    with pytest.raises(ValueError, match="bound to"):
-        choose_kernel(patterns.causal().at(10), 20)
+    with pytest.raises(ValueError, match="lengths has the sum 10; L_k is 20"):
+        choose_kernel(patterns.document([10]), 20)
     with pytest.raises(ValueError, match="L_q is 0; it must be an integer from 1"):
         choose_kernel(patterns.causal(), 0)
 

@@ -75,7 +75,6 @@ BAD = [
     (lambda: patterns.causal().draw(64, tile=0), ValueError, "tile is 0"),
     (lambda: patterns.causal().draw(131072), ValueError, "L is 131072; it must be an integer from 1 to 4096"),
     (lambda: patterns.causal() & 3, TypeError, "unsupported operand"),
-    (lambda: patterns.causal().at(4) | patterns.bigbird().at(5), ValueError, "bigbird(block=64, global_blocks=2"),
 ]
 
 

@@ -164,7 +164,7 @@ def test_a_block_mask_that_does_not_fit_is_refused():
 @pytest.mark.parametrize("L", [65, pytest.param(200, marks=pytest.mark.exhaustive("another length of the same masks"))])
 def test_create_block_mask_traces_every_mask_mod(L):
     for pattern in every_kind(L, L):
-        mask_mod = pattern.at(L).mask_mod
+        mask_mod = pattern.flex_mask_mod(L)
         block_mask = create_block_mask(mask_mod, None, None, L, L, device="cpu", BLOCK_SIZE=64)
         assert torch.equal(patterns.BlockLists.from_block_mask(block_mask).mask(), pattern.mask(L)), pattern
         if pattern._mask and pattern.kind not in ("and", "or"):
@@ -182,8 +182,9 @@ def test_flex_mask_mod_counts_queries_from_0():
 def test_mask_mod_can_be_compiled():
     i, j = torch.arange(65)[:, None], torch.arange(65)[None, :]
     documents = patterns.document([60, 5]) & patterns.causal()
-    for pattern in (patterns.streaming(4, 9), patterns.bigbird(8).at(65), documents):
-        compiled = torch.compile(pattern.mask_mod, backend="eager", fullgraph=True)
+    for pattern in (patterns.streaming(4, 9), patterns.bigbird(8), documents):
+        mask_mod = pattern.mask_mod if pattern._mask else pattern.flex_mask_mod(65)
+        compiled = torch.compile(mask_mod, backend="eager", fullgraph=True)
         assert torch.equal(compiled(torch.tensor(0), torch.tensor(0), i, j), pattern.mask(65))
 
 
@@ -192,19 +193,9 @@ def test_a_mask_mod_that_depends_on_the_lengths_asks_for_them():
     i, j = torch.arange(100)[:, None], torch.arange(100)[None, :]
     assert torch.equal(pattern.mask_mod(0, 0, i, j), pattern.mask(100))
     for keys in (j[:, 1:], j[0, 5], j.flip(1)):
-        with pytest.raises(ValueError, match=r"use at\(L_q, L_k\)"):
+        with pytest.raises(ValueError, match=r"use flex_mask_mod\(L_q, L_k\)"):
             pattern.mask_mod(0, 0, i, keys)
-    assert torch.equal(pattern.at(100).mask_mod(0, 0, i, j[:, 1:]), pattern.mask(100)[:, 1:])
-    with pytest.raises(ValueError, match=r"bound to \(L_q, L_k\) = \(100, 100\); got \(99, 99\)"):
-        pattern.at(100).mask(99)
-
-
-def test_a_bound_pattern_of_ranges_stays_bound_when_it_is_combined():
-    bound = patterns.causal().at(10)
-    with pytest.raises(ValueError, match="is bound to"):
-        (bound & patterns.causal()).mask(20)
-    with pytest.raises(ValueError, match="cannot be combined"):
-        bound & patterns.causal().at(20)
+    assert torch.equal(pattern.flex_mask_mod(100)(0, 0, i, j[:, 1:]), pattern.mask(100)[:, 1:])
 
 
 def test_the_estimated_work_of_a_stride_that_is_a_power_of_two_is_near_the_exact_one(monkeypatch):

@@ -76,7 +76,6 @@ def test_i_is_the_position_whatever_the_lengths_and_wherever_it_is_asked(check_l
         assert torch.equal(pattern.mask(L_q, L_k), expected)
         i, j = torch.arange(L_q)[:, None] + shift, torch.arange(L_k)
         assert torch.equal(pattern.mask_mod(None, None, i, j), expected)
-        assert torch.equal(pattern.at(L_q, L_k).mask_mod(None, None, i, j), expected)
         assert torch.equal(made_by_flex(pattern.flex_mask_mod(L_q, L_k), L_q, L_k), expected)
         lists = pattern.block_lists(L_q, L_k)
         for block_mask in (
