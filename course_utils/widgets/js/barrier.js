@@ -1,5 +1,5 @@
 // barrier.js — find the missing barrier: a recorded kernel has lost one; the learner steps, and marks the place. The
-// player's parts show the recording; widgets/missing_barrier.py judges as `judge` does here.
+// player's parts show the recording.
 // with address.js
 // with score.js
 // with player/numbers.js
@@ -32,7 +32,8 @@ function raced(race) {
   return words[0].toUpperCase() + words.slice(1);
 }
 
-// What a mark says: the barrier is missing after line `place` of the kernel.
+// The verdict on a mark: the barrier is missing after line `place` of the kernel. kind: "right", "close" (the race passes
+// this place, too), "ordered", "nothing" or "outside"; text, in words; steps: those that the text names.
 export function judge(level, place) {
   const { race, lines: [first, last] } = level;
   if (level.places.includes(place)) {

@@ -1,5 +1,4 @@
 // paint.js — paint a mask on a grid of 64 × 64 cells, and see what it costs, how far it reaches, and its code (chapter 04).
-// widgets/paint.py computes the same.
 // with masks.js
 // with address.js
 // with score.js
