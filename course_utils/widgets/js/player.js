@@ -58,12 +58,6 @@ export function toAddress(rec, view, usual = view) {
   };
 }
 
-// Before a page could have several players its address was #step=130&warp=3&cell=tile+132.
-function formerAddress(hash) {
-  const given = new URLSearchParams(hash.replace(/^#/, ""));
-  return ["step", "warp", "cell"].some((name) => given.has(name)) ? Object.fromEntries(given) : null;
-}
-
 async function render({ model, el }) {
   const root = element("div", { class: "ak-widget", "data-widget": "player" },
     element("div", { class: "ak-status", "aria-live": "polite" }, "The recording is being unpacked."));
@@ -196,7 +190,7 @@ function showPlayer(rec, model, root) {
     const change = fromAddress(rec, texts, usual);
     view.step = change.step; // no step is taken: that would turn to what it touches, away from the chosen cell
     act.set(change);
-  }, formerAddress);
+  });
   if (rec.meta.start?.intoView) {
     root.scrollIntoView({ block: "start" }); // a button has opened it, perhaps far above
     rec.meta.start.intoView = false; // and no other view of it moves the page
