@@ -174,16 +174,7 @@ function playLevel(rec, level, model, count, redraw, line, next) {
   // ---- the marks
   const words = element("div", { class: "ak-barrier-line" });
   // Two buttons with a name between them; to(backwards) is the step that they go to, -1 where there is none.
-  function jumpPair(name, to) {
-    const [previous, next] = [true, false].map((backwards) => control("button", {
-      type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => go(to(backwards)),
-    }, backwards ? "◀" : "▶"));
-    const draw = () => {
-      enable(previous, to(true) >= 0);
-      enable(next, to(false) >= 0);
-    };
-    return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
-  }
+  const jumpPair = (name, to) => jumpButtons({ name, to: (backwards) => to(backwards) >= 0 }, (backwards) => go(to(backwards)));
 
   const button = (name, press) => control("button", { type: "button", onclick: press }, name);
   const [before, after] = [button("Missing before it", () => mark(chosen - 1)), button("Missing after it", () => mark(chosen))];

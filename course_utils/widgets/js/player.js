@@ -281,22 +281,6 @@ function keysInWords(jumps) {
   return [...keys.map(([key, name]) => element("span", {}, element("kbd", {}, key), ` ${name}`)), element("span", {}, "with ", element("kbd", {}, "⇧"), " backwards")];
 }
 
-// Two buttons with the name of a jump between them.
-function jumpButtons({ name, to, isThere, isIdle }, jump) {
-  const one = (backwards) => control("button", {
-    type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => jump(backwards),
-  }, backwards ? "◀" : "▶");
-  const [previous, next] = [one(true), one(false)];
-  const node = element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next);
-  const draw = () => {
-    node.hidden = !(isThere?.() ?? true);
-    node.classList.toggle("ak-idle", isIdle?.() ?? false);
-    enable(previous, to(true));
-    enable(next, to(false));
-  };
-  return { node, draw };
-}
-
 const STEPS_A_SECOND = 8;
 
 // Steps by itself until it is stopped, or advance() says that there is no more. change(on) is called when it starts and
