@@ -36,8 +36,7 @@ def puzzle(line: str, cell: str) -> None:
 def _offer_the_run(puzzle: Puzzle, kernel: str, result: Result) -> None:
     from course_utils.widgets import own_run  # a second's import, while the verdict is read
 
-    if own_run.anywidget is not None:
-        display(own_run.WatchIt(lambda: run_of(puzzle, kernel, result)))
+    display(own_run.WatchIt(lambda: run_of(puzzle, kernel, result)))
 
 
 def with_a_body(lines: list[str]) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from course_utils.site.drawings import slim, without_others
+from course_utils.site.drawings import slim
 
 FOLDER = "pictures"
 NARROWEST_PANEL = 240  # pixels of the page; a narrower part is no panel, but a legend or a column of labels
@@ -83,7 +83,7 @@ def _cut_pixels(content: bytes, left: float, right: float) -> bytes:
 
 
 def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
-    """The part of a slim SVG between two shares of its width: a narrower view, without the panels outside it."""
+    """The part of an SVG between two shares of its width: a narrower view."""
     text = content.decode()
     head = re.search(r"<svg\b[^>]*>", text)
     view = re.search(r'viewBox="([^"]*)"', head[0])
@@ -91,8 +91,7 @@ def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
     window = f'viewBox="{x + left * width:g} {y:g} {(right - left) * width:g} {height:g}"'
     narrow = re.sub(r' (?:width|height)="[^"]*"', "", head[0].replace(view[0], window))
     size = f' width="{(right - left) * width:g}" height="{height:g}">'
-    narrowed = without_others(text, x + left * width, x + right * width)
-    return narrowed.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
+    return text.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
 
 
 def _gaps(image: Image.Image, scale: float) -> list[int]:

@@ -3,7 +3,8 @@
 A widget is a `frame.Frame` with a script in js/. Its root is `.ak-widget[data-widget="name"]` with a `<canvas>` or
 `<svg>`, a slider `input.ak-step[type=range][data-lm-suppress-shortcuts=true]`, the buttons `.ak-prev` and `.ak-next`,
 and the text `.ak-status[aria-live=polite]`, which changes with every step. Its states come from a pure function with a
-test of its own; what JavaScript computes, Python computes too, and a test compares both (test_same_in_both.py). It also
+test of its own; what JavaScript computes for a still picture, Python computes too, and a test compares both
+(test_same_in_both.py); the rules of a game are in JavaScript alone. It also
 runs on the site, from the state in its output: there it fits a phone, says in words what needs Python
 (`model.get("alone")`), and keeps what its controls say in the page's address (`keepInAddress`). js/shared.js goes in
 front of each script, and so do the files that its first lines name: `// with score.js`. No colour alone says something;
@@ -19,6 +20,8 @@ in 2 s and in at most 300,000 bytes; `on`, `cell` or `colour` show the point wit
 A game is a widget, its words in docs/games/name.md with the mark `<!-- the game -->` where it stands, and a line in
 `GAMES` of site/games.py. Its score is `keptHere` of js/score.js.
 """
+
+# ruff: noqa: F401 — what is imported here is what notebooks and chapters use
 
 from course_utils.widgets.bank_places import bank_places
 from course_utils.widgets.bank_turns import bank_turns
@@ -44,36 +47,3 @@ from course_utils.widgets.race import race_past_cudnn
 from course_utils.widgets.scene import scene
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
-
-__all__ = [
-    "DsaState",
-    "Planner",
-    "TileStep",
-    "ask",
-    "bank_places",
-    "bank_turns",
-    "cache_explorer",
-    "check",
-    "dsa_explorer",
-    "dsa_state",
-    "example_scores",
-    "find_the_missing_barrier",
-    "findings",
-    "finish_chapter",
-    "guess",
-    "launch_grid",
-    "load_sectors",
-    "mask_explorer",
-    "paint_a_mask",
-    "pipeline",
-    "planner",
-    "play",
-    "race_past_cudnn",
-    "scene",
-    "score_heatmap",
-    "show_progress",
-    "tile_stepper",
-    "tile_steps",
-    "two_pieces",
-    "warp_fragments",
-]

@@ -10,7 +10,9 @@ import base64
 import html
 from collections.abc import Callable
 
+import ipywidgets
 import numpy as np
+import traitlets
 
 from course_utils.emulator import Recording, record, sanitize
 from course_utils.emulator.pages import FRAME, findings_parts
@@ -18,14 +20,9 @@ from course_utils.emulator.sanitizer import Finding
 from course_utils.plots import look
 from course_utils.toolchain.errors import KernelError
 from course_utils.widgets import recorded
-from course_utils.widgets.frame import HERE, SHOWN_DPI, STATE, anywidget, esm
+from course_utils.widgets.at_work import AtWork
+from course_utils.widgets.frame import HERE, SHOWN_DPI, STATE, esm
 from course_utils.widgets.player import MOST_STORED, Player, stop_of, without_steps
-
-if anywidget is not None:
-    import ipywidgets
-    import traitlets
-
-    from course_utils.widgets.at_work import AtWork
 
 TOO_LARGE = (
     "The recording is too large for a page without Python: this is its picture. Run the cell to step through it."
@@ -62,14 +59,14 @@ class Watched:
             tail += f'<pre style="{FRAME}">{html.escape(self.failure)}</pre>'
         return head, cards, tail
 
-    def _repr_html_(self) -> str:
+    @property
+    def html(self) -> str:
+        """The report as one page of HTML."""
         head, cards, tail = self.parts
         return "".join([head, *cards, tail])
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [str(self.report), self.failure]))
-
-    __repr__ = __str__
 
 
 def place_of(finding: Finding) -> tuple[int, tuple[int, int, int]]:
@@ -119,72 +116,71 @@ def _without_step(meta: dict, data: bytes, finding: Finding) -> tuple[int, str]:
     return int(np.flatnonzero(np.isin(steps, at))[0]), f"{words}line {max(above)}, the nearest above it."
 
 
-if anywidget is not None:
+class Panel(AtWork):
+    """The report with its buttons. The browser sends {"show": number of the finding}."""
 
-    class Panel(AtWork):
-        """The report with its buttons. The browser sends {"show": number of the finding}."""
+    _esm = esm("findings.js")
+    _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+    meta = traitlets.Dict().tag(sync=True)
 
-        _esm = esm("findings.js")
-        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
-        meta = traitlets.Dict().tag(sync=True)
+    def __init__(self, watched: Watched) -> None:
+        head, cards, tail = watched.parts
+        names = [f"{n}: {one.tool}, line {one.line}" for n, one in enumerate(watched.report.findings, 1)]
+        super().__init__(meta={"head": head, "cards": cards, "tail": tail, "names": names})
+        self._watched = watched
+        self.on_msg(lambda _widget, message, _buffers: self._asked(message))
 
-        def __init__(self, watched: Watched) -> None:
-            head, cards, tail = watched.parts
-            names = [f"{n}: {one.tool}, line {one.line}" for n, one in enumerate(watched.report.findings, 1)]
-            super().__init__(meta={"head": head, "cards": cards, "tail": tail, "names": names})
-            self._watched = watched
-            self.on_msg(lambda _widget, message, _buffers: self._asked(message))
+    def _asked(self, message: object) -> None:
+        """What is no such message is left alone."""
+        match message:
+            case {"show": int() as number} if 0 <= number < len(self._watched.report.findings):
+                finding = self._watched.report.findings[number]
+                block = f"block {place_of(finding)[1]} of {finding.kernel}()"
+                with self.at_work(f"Recording {block}: this takes a moment.", NOTHING):
+                    shown, words = at_finding(*self._watched.recording(finding).packed(), finding)
+                    self.play_below(shown)
+                    self.status = words
 
-        def _asked(self, message: object) -> None:
-            """What is no such message is left alone."""
-            match message:
-                case {"show": int() as number} if 0 <= number < len(self._watched.report.findings):
-                    finding = self._watched.report.findings[number]
-                    block = f"block {place_of(finding)[1]} of {finding.kernel}()"
-                    with self.at_work(f"Recording {block}: this takes a moment.", NOTHING):
-                        shown, words = at_finding(*self._watched.recording(finding).packed(), finding)
-                        self.play_below(shown)
-                        self.status = words
 
-    class Findings(ipywidgets.VBox):
-        """Made by `findings`: the report with its buttons, and below it the player. `report`: the sanitizer's."""
+class Findings(ipywidgets.VBox):
+    """Made by `findings`: the report with its buttons, and below it the player. `report`: the sanitizer's."""
 
-        def __init__(self, watched: Watched, keep: bool) -> None:
-            self._watched, self._keep, self._panel = watched, keep, Panel(watched)
-            super().__init__([self._panel, self._panel.below])
-            self.report = watched.report
+    def __init__(self, watched: Watched, keep: bool) -> None:
+        self._watched, self._keep, self._panel = watched, keep, Panel(watched)
+        super().__init__([self._panel, self._panel.below])
+        self.report = watched.report
 
-        def _repr_mimebundle_(self, **options: object) -> tuple[dict, dict]:
-            bundle = super()._repr_mimebundle_(**options)
-            live, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-            stored = {"text/html": self._watched._repr_html_(), "text/plain": str(self._watched)}
-            if self._keep and self.report.findings:
-                stored[STATE] = self._state()
-            return {**live, **stored}, metadata
+    def _repr_mimebundle_(self, **options: object) -> tuple[dict, dict]:
+        bundle = super()._repr_mimebundle_(**options)
+        live, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        stored = {"text/html": self._watched.html, "text/plain": str(self._watched)}
+        if self._keep and self.report.findings:
+            stored[STATE] = self._state()
+        return {**live, **stored}, metadata
 
-        def _state(self) -> dict:
-            """What a page without Python starts from: recordings without local variables, as long as there is room for
-            them, and for each finding where the player opens, or a still picture of it."""
-            recordings, stops, data = {}, [], b""
-            for finding in self.report.findings:
-                place = place_of(finding)
-                try:
-                    meta, packed = self._watched.recording(finding).without_variables().packed()
-                    shown, words = at_finding(meta, packed, finding)
-                except (KernelError, ValueError) as error:
-                    stops.append({"words": f"{NOTHING}: {error}"})
-                    continue
-                if place not in recordings and len(data) + len(packed) <= MOST_STORED:
-                    recordings[place] = {**meta, "from": len(data), "to": len(data) + len(packed)}
-                    data += packed
-                if place in recordings:
-                    number = list(recordings).index(place)
-                    opened = {"recording": number, "step": shown.step, "start": shown.meta["start"]}
-                    stops.append({"words": words, **opened})
-                else:
-                    stops.append({"words": f"{words} {TOO_LARGE}", "still": _png(shown)})
-            meta = {**self._panel.meta, "recordings": list(recordings.values()), "stops": stops}
-            return {"script": "findings.js", "meta": meta, "data": base64.b64encode(data).decode(), "step": 0}
+    def _state(self) -> dict:
+        """What a page without Python starts from: recordings without local variables, as long as there is room for
+        them, and for each finding where the player opens, or a still picture of it."""
+        recordings, stops, data = {}, [], b""
+        for finding in self.report.findings:
+            place = place_of(finding)
+            try:
+                meta, packed = self._watched.recording(finding).without_variables().packed()
+                shown, words = at_finding(meta, packed, finding)
+            except (KernelError, ValueError) as error:
+                stops.append({"words": f"{NOTHING}: {error}"})
+                continue
+            if place not in recordings and len(data) + len(packed) <= MOST_STORED:
+                recordings[place] = {**meta, "from": len(data), "to": len(data) + len(packed)}
+                data += packed
+            if place in recordings:
+                number = list(recordings).index(place)
+                opened = {"recording": number, "step": shown.step, "start": shown.meta["start"]}
+                stops.append({"words": words, **opened})
+            else:
+                stops.append({"words": f"{words} {TOO_LARGE}", "still": _png(shown)})
+        meta = {**self._panel.meta, "recordings": list(recordings.values()), "stops": stops}
+        return {"script": "findings.js", "meta": meta, "data": base64.b64encode(data).decode(), "step": 0}
 
 
 def _png(shown: Player) -> str:
@@ -192,7 +188,7 @@ def _png(shown: Player) -> str:
     return base64.b64encode(png).decode()
 
 
-def findings(call: Callable[[], object], *, keep: bool = False) -> Findings | Watched:
+def findings(call: Callable[[], object], *, keep: bool = False) -> Findings:
     """What the sanitizer finds in the launches that `call()` makes; each finding has a button, Show, that plays its
     block from that moment on, with both parties marked.
 
@@ -207,5 +203,4 @@ def findings(call: Callable[[], object], *, keep: bool = False) -> Findings | Wa
     """
     if not callable(call):
         raise TypeError(f"call: got {type(call).__name__}, takes a function without arguments that makes launches")
-    watched = Watched(call)
-    return watched if anywidget is None else Findings(watched, keep)
+    return Findings(Watched(call), keep)

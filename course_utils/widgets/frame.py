@@ -1,4 +1,4 @@
-"""What every widget shares: its JavaScript, its still picture, and what to do where anywidget is missing.
+"""What every widget shares: its JavaScript, its still picture and its state.
 
 A widget is a subclass of `Frame` with the class attribute `_script`, a file in js/, and the method `static_figure`. It
 sends `meta` (JSON) and `data` (float32 bytes) to the browser once; after that only the number of the step travels: a
@@ -12,7 +12,9 @@ import os
 import re
 from pathlib import Path
 
+import anywidget
 import torch
+import traitlets
 from matplotlib.figure import Figure
 
 from course_utils.plots import look
@@ -23,14 +25,7 @@ COLOUR_MAP = "viridis"  # the same perceptually ordered map as in js/shared.js
 MASKED_HATCH = "////"
 STATE = "application/vnd.attention-course.widget+json"  # the media type of a widget's state; the site reads it
 
-try:
-    import anywidget
-    import traitlets
-except ImportError as error:
-    anywidget = None
-    WHY_STILL = f"Still picture: {error.name} is not installed here, so the widget cannot run."
-else:
-    WHY_STILL = "Still picture: run this cell in JupyterLab to move through it."
+WHY_STILL = "Still picture: run this cell in JupyterLab to move through it."
 
 
 def esm(name: str) -> str:
@@ -41,19 +36,31 @@ def esm(name: str) -> str:
     return "\n".join([*((HERE / "js" / part).read_text(encoding="utf-8") for part in before), own])
 
 
-class _Still:
-    """Adds a still picture to what a notebook stores, for viewers that run no widget (GitHub, nbconvert)."""
+class Frame(anywidget.AnyWidget):
+    """A widget whose browser half gets `meta` and `data` once and then keeps `step` in common with Python.
+
+    A notebook stores a still picture of it, too, for viewers that run no widget (GitHub, nbconvert).
+    """
+
+    _script: str
+    _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+    meta = traitlets.Dict().tag(sync=True)
+    data = traitlets.Bytes().tag(sync=True)
+    step = traitlets.Int(0).tag(sync=True)
+
+    def __init_subclass__(cls, **options: object) -> None:
+        if "_script" in vars(cls):  # anywidget derives once more from a widget's class
+            cls._esm = esm(cls._script)
+        super().__init_subclass__(**options)
 
     def static_figure(self, step: int | None = None) -> Figure:
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         still, size = ({}, {}) if os.environ.get(look.UNSEEN) else self._drawn()
-        bundle = {**still, "text/plain": f"{type(self).__name__}. {WHY_STILL}"}
-        if anywidget is None:
-            return bundle, size
         live, metadata = super()._repr_mimebundle_()
-        return {**live, **bundle, STATE: self._state()}, {**metadata, **size}
+        plain = f"{type(self).__name__}. {WHY_STILL}"
+        return {**live, **still, "text/plain": plain, STATE: self._state()}, {**metadata, **size}
 
     def _drawn(self) -> tuple[dict, dict]:
         figure = self.static_figure()
@@ -61,34 +68,9 @@ class _Still:
         png, size = look.png_and_size(figure, SHOWN_DPI)
         return {"image/png": png}, {"image/png": size}
 
-
-if anywidget is None:
-
-    class Frame(_Still):
-        """Without anywidget: the same object, shown as its still picture."""
-
-        def __init__(self, *, meta: dict, data: bytes, step: int) -> None:
-            self.meta, self.data, self.step = meta, data, step
-
-else:
-
-    class Frame(_Still, anywidget.AnyWidget):
-        """A widget whose browser half gets `meta` and `data` once and then keeps `step` in common with Python."""
-
-        _script: str
-        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
-        meta = traitlets.Dict().tag(sync=True)
-        data = traitlets.Bytes().tag(sync=True)
-        step = traitlets.Int(0).tag(sync=True)
-
-        def __init_subclass__(cls, **options: object) -> None:
-            if "_script" in vars(cls):  # anywidget derives once more from a widget's class
-                cls._esm = esm(cls._script)
-            super().__init_subclass__(**options)
-
-        def _state(self) -> dict:
-            data = base64.b64encode(self.data).decode()
-            return {"script": self._script, "meta": self.meta, "data": data, "step": self.step}
+    def _state(self) -> dict:
+        data = base64.b64encode(self.data).decode()
+        return {"script": self._script, "meta": self.meta, "data": data, "step": self.step}
 
 
 def pack(*tensors: torch.Tensor) -> bytes:

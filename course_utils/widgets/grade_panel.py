@@ -1,7 +1,6 @@
 """The self-check at the end of an exercise's notebook: runs the grader on the saved files and shows its result.
 
-In Jupyter it is a widget with a button that checks again. Without anywidget the grade is a table, and outside Jupyter
-it is printed.
+In Jupyter it is a widget with a button that checks again. Outside Jupyter the grade is printed.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import traitlets
 from IPython import get_ipython
 from IPython.display import display
 
@@ -21,12 +21,8 @@ from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.replay import replay
 from course_utils.grading.result import OPEN, RIGHT, Result
 from course_utils.grading.submission import Submission, read_submission
-from course_utils.widgets.frame import HERE, anywidget, esm
-
-if anywidget is not None:
-    import traitlets
-
-    from course_utils.widgets.own_run import WatchesRun
+from course_utils.widgets.frame import HERE, esm
+from course_utils.widgets.own_run import WatchesRun
 
 
 class Check:
@@ -87,9 +83,6 @@ class Check:
         assert self.result is not None
         return self.result.to_html() + (self.comparison.to_html() if self.comparison else "")
 
-    def _repr_html_(self) -> str:
-        return self.page
-
     def __str__(self) -> str:
         return "\n".join([str(self.result), *([str(self.comparison)] if self.comparison else []), *self.notes])
 
@@ -120,41 +113,39 @@ def _unsaved(cell: str) -> str:
     return f"The cell {cell!r} was run with other text than is saved: save the notebook (Ctrl+S) and check again."
 
 
-if anywidget is not None:
+class Panel(WatchesRun):
+    """The widget: a button, the state of the check in words, and the grade as HTML."""
 
-    class Panel(WatchesRun):
-        """The widget: a button, the state of the check in words, and the grade as HTML."""
+    _esm = esm("grade_panel.js")
+    _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+    title = traitlets.Unicode().tag(sync=True)
+    subject = traitlets.Unicode().tag(sync=True)
+    page = traitlets.Unicode().tag(sync=True)
+    asked = traitlets.Int(0).tag(sync=True)
+    can_play = traitlets.Bool(False).tag(sync=True)
 
-        _esm = esm("grade_panel.js")
-        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
-        title = traitlets.Unicode().tag(sync=True)
-        subject = traitlets.Unicode().tag(sync=True)
-        page = traitlets.Unicode().tag(sync=True)
-        asked = traitlets.Int(0).tag(sync=True)
-        can_play = traitlets.Bool(False).tag(sync=True)
+    def __init__(self, checked: Check) -> None:
+        subject = "my kernel" if checked.exercise.kernels else "my answers"
+        super().__init__(
+            lambda: replay(checked.submission, checked.result), title=checked.exercise.title, subject=subject
+        )
+        self._check = checked
+        self._show()
+        self.observe(self._again, "asked")
 
-        def __init__(self, checked: Check) -> None:
-            subject = "my kernel" if checked.exercise.kernels else "my answers"
-            super().__init__(
-                lambda: replay(checked.submission, checked.result), title=checked.exercise.title, subject=subject
-            )
-            self._check = checked
+    def _show(self) -> None:
+        self.status, self.page = self._check.summary, self._check.page
+        self.can_play = self._check.can_be_played
+
+    def _again(self, _: object) -> None:
+        with self.at_work(self._check.waiting, "The check did not run"):
+            self.play_below(None)
+            self._check.run()
             self._show()
-            self.observe(self._again, "asked")
 
-        def _show(self) -> None:
-            self.status, self.page = self._check.summary, self._check.page
-            self.can_play = self._check.can_be_played
-
-        def _again(self, _: object) -> None:
-            with self.at_work(self._check.waiting, "The check did not run"):
-                self.play_below(None)
-                self._check.run()
-                self._show()
-
-        def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
-            live, metadata = super()._repr_mimebundle_()
-            return {**live, "text/html": self.page, "text/plain": f"{self._check}\n{self.status}"}, metadata
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
+        live, metadata = super()._repr_mimebundle_()
+        return {**live, "text/html": self.page, "text/plain": f"{self._check}\n{self.status}"}, metadata
 
 
 def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str | None = None) -> None:
@@ -171,10 +162,6 @@ def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str
     # Words first, since a check takes seconds; then the panel in their place.
     handle = display({"text/plain": checked.waiting}, raw=True, display_id=True)
     checked.run()
-    if anywidget is not None:
-        panel = Panel(checked)
-        handle.update(panel)
-        display(panel.below)
-    else:
-        handle.update(checked)
-        print(*checked.notes, sep="\n")
+    panel = Panel(checked)
+    handle.update(panel)
+    display(panel.below)

@@ -29,6 +29,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+import anywidget
+import traitlets
 from IPython import get_ipython
 from IPython.core.displaypub import DisplayPublisher
 from IPython.display import display
@@ -36,10 +38,7 @@ from IPython.display import display
 from course_utils import progress
 from course_utils.plots import look
 from course_utils.tables import figure
-from course_utils.widgets.frame import HERE, anywidget, esm
-
-if anywidget is not None:
-    import traitlets
+from course_utils.widgets.frame import HERE, esm
 
 Value = float | str | None
 _UNSET = object()
@@ -104,10 +103,7 @@ def guess(
             else:
                 display(bundle, raw=True)
         raise
-    if anywidget is None:
-        display(_bundle(asked, shown), raw=True)
-    else:
-        display(Panel(asked, shown))
+    display(Panel(asked, shown))
 
 
 def _form(low: float | None, high: float | None, options: tuple) -> dict:
@@ -220,39 +216,37 @@ def _bundle(asked: _Asked, shown: Sequence[dict]) -> dict[str, str]:
     return {"text/html": page, "text/plain": "\n".join([asked.question, *filter(None, plain), asked.found])}
 
 
-if anywidget is not None:
+class Panel(anywidget.AnyWidget):
+    """The widget. asked, held (HTML): never change; guess: the last one, `stage` "open", "compared" or "skipped".
+    The browser sends {"guessed": guess} with each comparison.
+    """
 
-    class Panel(anywidget.AnyWidget):
-        """The widget. asked, held (HTML): never change; guess: the last one, `stage` "open", "compared" or "skipped".
-        The browser sends {"guessed": guess} with each comparison.
-        """
+    _esm = esm("guesses.js")
+    _css = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("widgets.css", "guesses.css"))
+    asked = traitlets.Dict().tag(sync=True)
+    held = traitlets.Unicode().tag(sync=True)
+    guess = traitlets.Any(None).tag(sync=True)
+    stage = traitlets.Unicode("open").tag(sync=True)
+    note = traitlets.Unicode().tag(sync=True)
 
-        _esm = esm("guesses.js")
-        _css = "\n".join((HERE / name).read_text(encoding="utf-8") for name in ("widgets.css", "guesses.css"))
-        asked = traitlets.Dict().tag(sync=True)
-        held = traitlets.Unicode().tag(sync=True)
-        guess = traitlets.Any(None).tag(sync=True)
-        stage = traitlets.Unicode("open").tag(sync=True)
-        note = traitlets.Unicode().tag(sync=True)
+    def __init__(self, asked: _Asked, shown: Sequence[dict]) -> None:
+        try:
+            earlier = next((one.last for one in progress.overview().guesses if one.asked == asked.question), None)
+        except progress.ProgressError:
+            earlier = None  # the page says so when the guess is kept
+        super().__init__(asked=vars(asked), held="".join(_html(one, live=True) for one in shown), guess=earlier)
+        self._bundle = _bundle(asked, shown)
+        self.on_msg(lambda _widget, message, _buffers: self._guessed(message))
 
-        def __init__(self, asked: _Asked, shown: Sequence[dict]) -> None:
-            try:
-                earlier = next((one.last for one in progress.overview().guesses if one.asked == asked.question), None)
-            except progress.ProgressError:
-                earlier = None  # the page says so when the guess is kept
-            super().__init__(asked=vars(asked), held="".join(_html(one, live=True) for one in shown), guess=earlier)
-            self._bundle = _bundle(asked, shown)
-            self.on_msg(lambda _widget, message, _buffers: self._guessed(message))
+    def _guessed(self, message: object) -> None:
+        """Keep a guess. What is no such message is left alone."""
+        match message:
+            case {"guessed": str() | int() | float() as guessed}:
+                try:
+                    progress.record_guess(self.asked["question"], guessed, self.asked["value"])
+                except progress.ProgressError as error:
+                    self.note = f"Not kept: {error}."
 
-        def _guessed(self, message: object) -> None:
-            """Keep a guess. What is no such message is left alone."""
-            match message:
-                case {"guessed": str() | int() | float() as guessed}:
-                    try:
-                        progress.record_guess(self.asked["question"], guessed, self.asked["value"])
-                    except progress.ProgressError as error:
-                        self.note = f"Not kept: {error}."
-
-        def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
-            live, metadata = super()._repr_mimebundle_()
-            return {**live, **self._bundle}, metadata
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
+        live, metadata = super()._repr_mimebundle_()
+        return {**live, **self._bundle}, metadata

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ipywidgets
+import traitlets
+
 from course_utils.grading.replay import Replay
-from course_utils.widgets.frame import HERE, anywidget, esm
+from course_utils.widgets.at_work import AtWork
+from course_utils.widgets.frame import HERE, esm
 from course_utils.widgets.player import Player, without_steps
 
 
@@ -50,57 +54,53 @@ def words_of(found: Replay) -> str:
     return f"{where} It opens where a wrong number of {name} is written last{instead}."
 
 
-if anywidget is not None:
-    import ipywidgets
-    import traitlets
+class WatchesRun(AtWork):
+    """A widget with the button: `played` counts its clicks."""
 
-    from course_utils.widgets.at_work import AtWork
+    played = traitlets.Int(0).tag(sync=True)
 
-    class WatchesRun(AtWork):
-        """A widget with the button: `played` counts its clicks."""
+    def __init__(self, find: Callable[[], Replay | None], **traits: object) -> None:
+        """find: records the run; None where the kernel cannot be launched, ValueError where a recording cannot hold
+        the run."""
+        super().__init__(**traits)
+        self._find = find
+        self.observe(self._play, "played")
 
-        played = traitlets.Int(0).tag(sync=True)
+    def _play(self, _: object) -> None:
+        with self.at_work("Recording your kernel: this takes a few seconds.", "Your kernel was not recorded"):
+            self.play_below(None)
+            try:
+                found = self._find()
+            except ValueError as error:  # as `record` says it
+                self.status = f"Nothing to play, since the run is too long: {error}"
+                return
+            if found is None:
+                self.status = "Your kernel cannot be launched here: the verdict says why."
+                return
+            run = found.recording
+            if not run.steps:
+                self.status = f"Nothing to play: {without_steps(run.kernel, run.index, run.failure)}"
+                return
+            self.play_below(own_run(found))
+            self.status = words_of(found)
 
-        def __init__(self, find: Callable[[], Replay | None], **traits: object) -> None:
-            """find: records the run; None where the kernel cannot be launched, ValueError where a recording cannot hold
-            the run."""
-            super().__init__(**traits)
-            self._find = find
-            self.observe(self._play, "played")
 
-        def _play(self, _: object) -> None:
-            with self.at_work("Recording your kernel: this takes a few seconds.", "Your kernel was not recorded"):
-                self.play_below(None)
-                try:
-                    found = self._find()
-                except ValueError as error:  # as `record` says it
-                    self.status = f"Nothing to play, since the run is too long: {error}"
-                    return
-                if found is None:
-                    self.status = "Your kernel cannot be launched here: the verdict says why."
-                    return
-                run = found.recording
-                if not run.steps:
-                    self.status = f"Nothing to play: {without_steps(run.kernel, run.index, run.failure)}"
-                    return
-                self.play_below(own_run(found))
-                self.status = words_of(found)
+class Button(WatchesRun):
+    """The button alone."""
 
-    class Button(WatchesRun):
-        """The button alone."""
+    _esm = esm("watch_it_run.js")
+    _css = (HERE / "widgets.css").read_text(encoding="utf-8")
 
-        _esm = esm("watch_it_run.js")
-        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
 
-    class WatchIt(ipywidgets.VBox):
-        """The button for a verdict that stands on the page already, and the player below it. A page without Python
-        shows neither."""
+class WatchIt(ipywidgets.VBox):
+    """The button for a verdict that stands on the page already, and the player below it. A page without Python
+    shows neither."""
 
-        def __init__(self, find: Callable[[], Replay | None]) -> None:
-            self.button = Button(find)
-            super().__init__([self.button, self.button.below])
+    def __init__(self, find: Callable[[], Replay | None]) -> None:
+        self.button = Button(find)
+        super().__init__([self.button, self.button.below])
 
-        def _repr_mimebundle_(self, **options: object) -> tuple[dict, dict]:
-            bundle = super()._repr_mimebundle_(**options)
-            live, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-            return {**live, "text/html": "<!-- Watch it run: in JupyterLab -->", "text/plain": ""}, metadata
+    def _repr_mimebundle_(self, **options: object) -> tuple[dict, dict]:
+        bundle = super()._repr_mimebundle_(**options)
+        live, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
+        return {**live, "text/html": "<!-- Watch it run: in JupyterLab -->", "text/plain": ""}, metadata

@@ -1,22 +1,17 @@
 """A game beside chapter 04: paint a mask, see its density, the tiles it skips, its time and reach, and its code.
 
-The picture is a grid of 64 × 64 cells: of single tokens, or of blocks of 16. js/paint.js computes the same as the
-functions here.
+The picture is a grid of 64 × 64 cells: of single tokens, or of blocks of 16. js/paint.js judges a grid and writes its
+code.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from course_utils import patterns
 from course_utils.plots.look import MATRICES
 from course_utils.widgets.explorer import HEAD_DIMS, SKIPPED, checked_rates, layers_to, make_pattern, tiles_of
 from course_utils.widgets.frame import Frame
@@ -52,147 +47,6 @@ LEVELS: tuple[dict[str, Any], ...] = (
     {"title": "2: Everybody, in two layers", "layers": 2, "causal": False, "density": 0.05},
     {"title": "3: Whole tiles", "layers": 4, "causal": True, "skipped": 0.6},
 )
-
-
-def tokens_of(grid: Tensor, cell: int) -> Tensor:
-    """The mask, bool [64 · cell, 64 · cell], of a grid of cells, bool [64, 64]."""
-    return grid.repeat_interleave(cell, 0).repeat_interleave(cell, 1)
-
-
-def skipped(grid: Tensor, cell: int, size: int) -> tuple[int, int]:
-    """The number of skipped tiles of size × size tokens, and the number of all tiles."""
-    tiles = tiles_of(grid, size // cell)
-    return tiles.count(SKIPPED), tiles.state.numel()
-
-
-def reach(grid: Tensor, layers: int, *, is_causal: bool) -> tuple[int, int]:
-    """How many pairs of cells (first, second) there are in which the first draws on the second after so many layers,
-    and how many there are in all; is_causal: only pairs whose second cell is not later. A cell draws on itself."""
-    counted = torch.ones(SIDE, SIDE, dtype=torch.bool)
-    counted = counted.tril() if is_causal else counted
-    step = (grid | torch.eye(SIDE, dtype=torch.bool)).float()
-    drawn_on = torch.linalg.matrix_power(step, layers) > 0  # the number of paths, which fp32 does not round to 0
-    return int((drawn_on & counted).sum()), int(counted.sum())
-
-
-def judged(grid: Tensor, level: int) -> list[tuple[str, bool]]:
-    """The aims of a level in words, and whether the grid meets each."""
-    asks = LEVELS[level]
-    checks = []
-    if asks.get("causal"):
-        checks.append(("no cell sees a later one", not bool(grid.triu(1).any())))
-    if "layers" in asks:
-        got, all_of = reach(grid, asks["layers"], is_causal=asks["causal"])
-        whom = "every earlier one" if asks["causal"] else "every other one"
-        checks.append((f"each draws on {whom} within {asks['layers']} layers: {got:,} of {all_of:,}", got == all_of))
-    if "density" in asks:
-        pairs, most = int(grid.sum()), int(asks["density"] * SIDE**2)
-        checks.append((f"at most {most} cells, {asks['density']:.0%} of all: {pairs:,}", pairs <= most))
-    if "skipped" in asks:
-        got, all_of = skipped(grid, 16, 128)
-        least = math.ceil(asks["skipped"] * all_of)
-        checks.append((f"at least {least} of {all_of} tiles of 128 skipped: {got}", got >= least))
-    return checks
-
-
-def code_of(grid: Tensor, cell: int) -> str:
-    """Python that makes `pattern`, whose mask for 64 · cell tokens is the grid: a call of a known pattern or of a
-    pattern of blocks, else the list of keys of each row."""
-    look_up = f"pattern = from_mask_mod(lambda b, h, i, j: seen[i // {cell}, j // {cell}])\n"
-    if call := _found(grid, cell):
-        return f"from course_utils.patterns import {_names(call)}\n\npattern = {call}\n"
-    if cell > 1 and (call := _found(grid, 1)):
-        whole = f"({call})" if " | " in call else call
-        return (
-            f"from course_utils.patterns import from_mask_mod, {_names(call)}\n\n"
-            f"# A pattern of blocks of {cell}.\nseen = {whole}.mask({SIDE})\n{look_up}"
-        )
-    rows = [row.nonzero()[:, 0].tolist() for row in grid]
-    ends = [0]
-    for row in rows:
-        ends.append(ends[-1] + len(row))
-    lists = f"indptr = {ends}\nindices = {[key for row in rows for key in row]}\n"
-    if cell == 1:
-        return (
-            "from course_utils.patterns import from_csr\n\n"
-            f"# Row r sees the keys indices[indptr[r]:indptr[r + 1]].\n{lists}pattern = from_csr(indptr, indices)\n"
-        )
-    return (
-        "import torch\n\nfrom course_utils.patterns import from_mask_mod\n\n"
-        f"# Block CSR: row r of blocks of {cell} sees the blocks indices[indptr[r]:indptr[r + 1]].\n{lists}"
-        f"seen = torch.zeros({SIDE}, {SIDE}, dtype=torch.bool)\nfor r in range({SIDE}):\n"
-        "    seen[r, indices[indptr[r]:indptr[r + 1]]] = True\n"
-        f"{look_up}"
-    )
-
-
-def _found(grid: Tensor, cell: int) -> str | None:
-    """The first call of a pattern that makes this grid, if there is one."""
-    return next((call for call, mask in _known(grid, cell) if torch.equal(mask, grid)), None)
-
-
-def _names(call: str) -> str:
-    """The functions that a call needs."""
-    return ", ".join(dict.fromkeys(name for name in re.findall(r"(\w+)\(", call) if name != "range"))
-
-
-def _known(grid: Tensor, cell: int) -> Iterator[tuple[str, Tensor]]:
-    """Calls of patterns that may make the grid, with the grids that they make."""
-    for kind, values in _guesses(grid):
-        if call := _call(kind, values, cell):
-            yield call, make_pattern(kind, values, SIDE).mask(SIDE)
-    starts = [row for row in range(SIDE) if row == 0 or not grid[row, row - 1]]
-    lengths = [end - start for start, end in zip(starts, [*starts[1:], SIDE], strict=True)]
-    yield f"document({[length * cell for length in lengths]})", patterns.document(lengths).mask(SIDE)
-    positions = grid.all(0).nonzero()[:, 0].tolist()
-    if positions and cell == 1:
-        yield f"global_tokens({positions})", patterns.global_tokens(positions).mask(SIDE)
-
-
-def _guesses(grid: Tensor) -> Iterator[tuple[str, dict[str, int]]]:
-    """Kinds and arguments in cells that agree with the first or the last row of a grid."""
-    yield from PRESETS.items()
-    first, last = int(grid[0].sum()), grid[-1].nonzero()[:, 0].tolist()
-    if first:
-        yield "local", {"radius": first - 1}
-        yield "block_diagonal", {"block": first}
-    if not last:
-        return
-    yield "sliding_window", {"window": len(last)}
-    if len(last) > 1:
-        yield "dilated", {"window": len(last), "dilation": last[-1] - last[-2]}
-    sinks = next((n for n, key in enumerate(last) if key != n), len(last))
-    window = next((n for n, key in enumerate(reversed(last)) if key != SIDE - 1 - n), len(last))
-    if window:
-        yield "streaming", {"sinks": sinks, "window": window}
-    for stride in range(2, SIDE // 2 + 1):
-        yield "strided", {"stride": stride}
-
-
-def _call(kind: str, values: Mapping[str, int], cell: int) -> str:
-    """A call of a pattern for cells of so many tokens; "" if no such pattern has blocks of tokens."""
-    if cell > 1:
-        match kind:
-            case "full":
-                return "full()"
-            case "block_diagonal":
-                return f"block_diagonal(block={values['block'] * cell})"
-            case "local":
-                values = {"global_blocks": 0, "window_blocks": 2 * values["radius"] + 1, "random_blocks": 0, "seed": 0}
-                return _call("bigbird", {"block": cell, **values}, 1)
-            case "random_blocks" | "bigbird":
-                return _call(kind, {**values, "block": values["block"] * cell}, 1)
-        return ""
-    match kind:
-        case "tree":
-            return f"tree([(i - 1) // {values['branching']} for i in range({SIDE})])"
-        case "local_2d":
-            return f"local_2d(height={SIDE // values['width']}, width={values['width']}, radius={values['radius']})"
-        case "global_tokens":
-            return f"global_tokens(range(0, {values['count'] * values['spacing']}, {values['spacing']}))"
-        case "longformer":
-            return f"local(radius={values['radius']}) | {_call('global_tokens', values, 1)}"
-    return f"{kind}({', '.join(f'{name}={value}' for name, value in values.items())})"
 
 
 class Paint(Frame):
@@ -242,7 +96,8 @@ def _draw(start: Mapping[str, Any], query: int) -> Figure:
     within = int(((reached >= 0) & (reached <= start["layers"])).sum())
     lines = [f"density {grid.float().mean():.1%}"]
     for size in TILES:
-        lines.append("tiles of {}: {} of {} skipped".format(size, *skipped(grid, start["cell"], size)))
+        tiles = tiles_of(grid, size // start["cell"])
+        lines.append(f"tiles of {size}: {tiles.count(SKIPPED)} of {tiles.state.numel()} skipped")
     lines.append(f"row {query} after {start['layers']} layers: {within} of {SIDE}")
     words.text(0, 0.5, "\n".join(lines), va="center", fontsize=10, transform=words.transAxes)
     return figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+import traitlets
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
@@ -12,10 +13,7 @@ from course_utils import planner as planning
 from course_utils.planner import Method, Plan, amount, duration
 from course_utils.planner.devices import DEVICES, DTYPES, Device, device
 from course_utils.plots.look import MATRICES
-from course_utils.widgets.frame import MASKED_HATCH, Frame, anywidget
-
-if anywidget is not None:
-    import traitlets
+from course_utils.widgets.frame import MASKED_HATCH, Frame
 
 LENGTHS = tuple(512 * 2**n for n in range(12))  # 512 to 1 M: the steps of the slider
 START = LENGTHS.index(2**17)
@@ -123,13 +121,12 @@ class Planner(Frame):
 
     _script = "planner.js"
     own: Device | None = None
-    if anywidget is not None:
-        asked = traitlets.Dict().tag(sync=True)
+    asked = traitlets.Dict().tag(sync=True)
 
-        @traitlets.observe("asked")
-        def _answer(self, change: dict) -> None:
-            if change["new"]:
-                self.meta = {**self.meta, "shown": described(dict(change["new"]), self.own)}
+    @traitlets.observe("asked")
+    def _answer(self, change: dict) -> None:
+        if change["new"]:
+            self.meta = {**self.meta, "shown": described(dict(change["new"]), self.own)}
 
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture for length `LENGTHS[step]` (None: the one now shown), with the settings now shown."""

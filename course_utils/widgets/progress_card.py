@@ -1,7 +1,6 @@
 """The learner's progress in a notebook: the card at the end of a chapter, and the card of the whole course.
 
-In Jupyter it is a widget that reads the store again and exports it. Without anywidget it is a page, and outside Jupyter
-it is printed.
+In Jupyter it is a widget that reads the store again and exports it. Outside Jupyter it is printed.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 from datetime import datetime
 from html import escape
 
+import anywidget
+import traitlets
 from IPython import get_ipython
 from IPython.display import display
 
@@ -17,10 +18,7 @@ from course_utils.progress import pages, store
 from course_utils.progress.achievements import achievements
 from course_utils.progress.state import chapter_state, chapter_states, next_steps
 from course_utils.progress.store import Overview, ProgressError
-from course_utils.widgets.frame import HERE, anywidget, esm
-
-if anywidget is not None:
-    import traitlets
+from course_utils.widgets.frame import HERE, esm
 
 EXPORTED = "attention-kernels-progress.json"
 _COMMAND = ".venv/bin/python -m course_utils progress --json FILE"
@@ -62,7 +60,7 @@ class Card:
 
     @property
     def html(self) -> str:
-        """For a notebook without the widget."""
+        """For a viewer that runs no widget."""
         return f"<p><strong>{escape(self.title)}</strong><br>{escape(self.summary)}</p>{self.page}"
 
 
@@ -74,45 +72,43 @@ def _known(before: Overview) -> frozenset[str]:
     return frozenset(one.name for one in achievements(before) if one.when and one.when <= shown_at)
 
 
-if anywidget is not None:
+class Panel(anywidget.AnyWidget):
+    """The widget: buttons, the state in words, and the card as HTML."""
 
-    class Panel(anywidget.AnyWidget):
-        """The widget: buttons, the state in words, and the card as HTML."""
+    _esm = esm("progress_card.js")
+    _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+    title = traitlets.Unicode().tag(sync=True)
+    status = traitlets.Unicode().tag(sync=True)
+    page = traitlets.Unicode().tag(sync=True)
 
-        _esm = esm("progress_card.js")
-        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
-        title = traitlets.Unicode().tag(sync=True)
-        status = traitlets.Unicode().tag(sync=True)
-        page = traitlets.Unicode().tag(sync=True)
+    def __init__(self, card: Card, note: str = "") -> None:
+        super().__init__(title=card.title)
+        self._card = card
+        self._show(note)
+        self.on_msg(self._asked)
 
-        def __init__(self, card: Card, note: str = "") -> None:
-            super().__init__(title=card.title)
-            self._card = card
-            self._show(note)
-            self.on_msg(self._asked)
+    def _show(self, note: str) -> None:
+        self.status, self.page = "\n".join(filter(None, (self._card.summary, note))), self._card.page
 
-        def _show(self, note: str) -> None:
-            self.status, self.page = "\n".join(filter(None, (self._card.summary, note))), self._card.page
+    def _asked(self, _: object, message: object, __: object) -> None:
+        match message:
+            case {"asked": "refresh"}:
+                self._card.read()
+                self._show(f"Read again at {datetime.now():%H:%M:%S}.")
+            case {"asked": "export"}:
+                self._export()
 
-        def _asked(self, _: object, message: object, __: object) -> None:
-            match message:
-                case {"asked": "refresh"}:
-                    self._card.read()
-                    self._show(f"Read again at {datetime.now():%H:%M:%S}.")
-                case {"asked": "export"}:
-                    self._export()
+    def _export(self) -> None:
+        try:
+            self.send({"file": EXPORTED, "content": store.export()})
+        except ProgressError as error:
+            self._show(f"Not exported: {error}")
+        else:
+            self._show(f"Everything that is kept is in your downloads, {EXPORTED}. The same: {_COMMAND}")
 
-        def _export(self) -> None:
-            try:
-                self.send({"file": EXPORTED, "content": store.export()})
-            except ProgressError as error:
-                self._show(f"Not exported: {error}")
-            else:
-                self._show(f"Everything that is kept is in your downloads, {EXPORTED}. The same: {_COMMAND}")
-
-        def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
-            live, metadata = super()._repr_mimebundle_()
-            return {**live, "text/html": self._card.html, "text/plain": self._card.text}, metadata
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
+        live, metadata = super()._repr_mimebundle_()
+        return {**live, "text/html": self._card.html, "text/plain": self._card.text}, metadata
 
 
 def finish_chapter(slug: str) -> None:
@@ -139,9 +135,5 @@ def show_progress() -> None:
 def _show(card: Card, note: str) -> None:
     if get_ipython() is None:
         print("\n".join(filter(None, (card.text, note))))
-    elif anywidget is not None:
-        display(Panel(card, note))
     else:
-        display({"text/html": card.html, "text/plain": card.text}, raw=True)
-        if note:
-            print(note)
+        display(Panel(card, note))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import anywidget
+import traitlets
 from IPython import get_ipython
 from IPython.display import display
 
@@ -18,10 +20,7 @@ from course_utils.questions.judging import judge
 from course_utils.questions.pages import seed_line, to_html, to_text
 from course_utils.questions.question import RIGHT, UNANSWERED
 from course_utils.questions.sheet import Asked, draw, form, remarks, shown_answer
-from course_utils.widgets.frame import HERE, anywidget, esm
-
-if anywidget is not None:
-    import traitlets
+from course_utils.widgets.frame import HERE, esm
 
 SEED_WITHOUT_PROGRESS = 0
 
@@ -43,8 +42,6 @@ def ask(slug: str, *names: str, seed: int | None = None) -> None:
         raise LookupError(f"slug: got {slug!r}, which has no questions yet")
     if get_ipython() is None:
         print(to_text(questions, seed))
-    elif anywidget is None:
-        display(_pages(questions, seed), raw=True)
     else:
         display(Panel(questions, seed, note))
 
@@ -72,67 +69,65 @@ def _day(moment: datetime) -> str:
     return f"{local.day} {local:%B %Y}"
 
 
-if anywidget is not None:
+class Panel(anywidget.AnyWidget):
+    """The widget. The browser sends {id, action, answer}, action "check" or "show"; `replies` holds the last reply
+    to each question, with the `turn` of the message that it replies to.
+    """
 
-    class Panel(anywidget.AnyWidget):
-        """The widget. The browser sends {id, action, answer}, action "check" or "show"; `replies` holds the last reply
-        to each question, with the `turn` of the message that it replies to.
-        """
+    _esm = esm("questions.js")
+    _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+    sheet = traitlets.Dict().tag(sync=True)  # the questions; never changes
+    answers = traitlets.Dict().tag(sync=True)  # what was typed so far, by question, also unchecked
+    replies = traitlets.Dict().tag(sync=True)
 
-        _esm = esm("questions.js")
-        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
-        sheet = traitlets.Dict().tag(sync=True)  # the questions; never changes
-        answers = traitlets.Dict().tag(sync=True)  # what was typed so far, by question, also unchecked
-        replies = traitlets.Dict().tag(sync=True)
+    def __init__(self, questions: tuple[Asked, ...], seed: int, note: str = "") -> None:
+        earlier, unknown = _earlier(questions)
+        notes = [line for line in (seed_line(seed), note, unknown) if line]
+        super().__init__(
+            sheet={
+                "notes": notes,
+                "questions": [form(asked) | {"earlier": earlier.get(asked.id, {})} for asked in questions],
+            }
+        )
+        self._questions, self._seed = questions, seed
+        self._by_id = {asked.id: asked for asked in questions}
+        self.on_msg(lambda _widget, message, _buffers: self._answer(message))
 
-        def __init__(self, questions: tuple[Asked, ...], seed: int, note: str = "") -> None:
-            earlier, unknown = _earlier(questions)
-            notes = [line for line in (seed_line(seed), note, unknown) if line]
-            super().__init__(
-                sheet={
-                    "notes": notes,
-                    "questions": [form(asked) | {"earlier": earlier.get(asked.id, {})} for asked in questions],
-                }
-            )
-            self._questions, self._seed = questions, seed
-            self._by_id = {asked.id: asked for asked in questions}
-            self.on_msg(lambda _widget, message, _buffers: self._answer(message))
-
-        def _answer(self, message: object) -> None:
-            """Judge or show one answer, keep it, and reply. What is no such message gets no reply."""
-            match message:
-                case {"id": str(name), "action": "check" | "show" as action, "answer": answer, "turn": int(turn)}:
-                    asked = self._by_id.get(name)
-                case _:
-                    return
-            if asked is None:
+    def _answer(self, message: object) -> None:
+        """Judge or show one answer, keep it, and reply. What is no such message gets no reply."""
+        match message:
+            case {"id": str(name), "action": "check" | "show" as action, "answer": answer, "turn": int(turn)}:
+                asked = self._by_id.get(name)
+            case _:
                 return
-            try:
-                reply = self._shown(asked) if action == "show" else self._judged(asked, answer)
-            except ValueError as error:  # an answer of another form: of a page that is older than the question
-                reply = {"status": UNANSWERED, "summary": f"The answer cannot be read: {error}", "items": []}
-            reply |= {"turn": turn, "answer": answer, "shown": action == "show"}
-            self.replies = {**self.replies, asked.id: reply}
+        if asked is None:
+            return
+        try:
+            reply = self._shown(asked) if action == "show" else self._judged(asked, answer)
+        except ValueError as error:  # an answer of another form: of a page that is older than the question
+            reply = {"status": UNANSWERED, "summary": f"The answer cannot be read: {error}", "items": []}
+        reply |= {"turn": turn, "answer": answer, "shown": action == "show"}
+        self.replies = {**self.replies, asked.id: reply}
 
-        def _judged(self, asked: Asked, answer: object) -> dict:
-            verdict = judge(asked.question, answer)
-            note = "" if verdict.status == UNANSWERED else self._keep(asked, verdict.status == RIGHT, answer)
-            summary = " ".join(filter(None, (verdict.summary, note)))
-            return {"status": verdict.status, "summary": summary, "items": remarks(asked.question, verdict)}
+    def _judged(self, asked: Asked, answer: object) -> dict:
+        verdict = judge(asked.question, answer)
+        note = "" if verdict.status == UNANSWERED else self._keep(asked, verdict.status == RIGHT, answer)
+        summary = " ".join(filter(None, (verdict.summary, note)))
+        return {"status": verdict.status, "summary": summary, "items": remarks(asked.question, verdict)}
 
-        def _shown(self, asked: Asked) -> dict:
-            note = self._keep(asked, False, {"shown": True})
-            summary = " ".join(filter(None, ("The answer is shown. This counts as not answered right.", note)))
-            return {"status": UNANSWERED, "summary": summary, "items": shown_answer(asked.question)}
+    def _shown(self, asked: Asked) -> dict:
+        note = self._keep(asked, False, {"shown": True})
+        summary = " ".join(filter(None, ("The answer is shown. This counts as not answered right.", note)))
+        return {"status": UNANSWERED, "summary": summary, "items": shown_answer(asked.question)}
 
-        def _keep(self, asked: Asked, right: bool, answer: object) -> str:
-            """Record the answer; what to say if it could not be kept."""
-            try:
-                progress.record_answer(asked.id, right, answer, self._seed)
-            except progress.ProgressError as error:
-                return f"Not kept: {error}."
-            return ""
+    def _keep(self, asked: Asked, right: bool, answer: object) -> str:
+        """Record the answer; what to say if it could not be kept."""
+        try:
+            progress.record_answer(asked.id, right, answer, self._seed)
+        except progress.ProgressError as error:
+            return f"Not kept: {error}."
+        return ""
 
-        def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
-            live, metadata = super()._repr_mimebundle_()
-            return {**live, **_pages(self._questions, self._seed)}, metadata
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
+        live, metadata = super()._repr_mimebundle_()
+        return {**live, **_pages(self._questions, self._seed)}, metadata

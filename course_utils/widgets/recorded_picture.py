@@ -121,7 +121,7 @@ def _grid(meta: Mapping, number: int) -> Grid:
     """Shared memory without a known type is read as the launch's own floats, 32 banks a row."""
     array = meta["arrays"][number]
     dtype, shape = array["dtype"], array["shape"]
-    if array.get("is_vector"):  # its components stand side by side
+    if array["is_vector"]:  # its components stand side by side
         shape = [*shape[:-2], int(np.prod(shape[-2:]))]
     columns = (shape or [1])[-1]
     if dtype == "bytes":
@@ -142,7 +142,7 @@ def _colours(meta: Mapping, found: Columns, grid: Grid, step: int, colour: str) 
     written = writer[: grid.size * len(values)].reshape(-1, grid.size).max(axis=1, initial=-1)
     first = array["low"] // grid.size
     if colour == "bank":
-        place = array.get("begin", 0) + grid.size * (first + np.arange(len(values)))
+        place = array["begin"] + grid.size * (first + np.arange(len(values)))
         values = (place // BANK_BYTES % BANKS).astype(np.float64)
     elif colour == "age":
         opened = _openings(meta, found)

@@ -24,16 +24,6 @@ class TileStepper(Frame):
     _script = "tile_stepper.js"
     steps: list[TileStep]
 
-    @property
-    def output(self) -> torch.Tensor:
-        """O `[L_q, d]` after the last step."""
-        return torch.cat([step.O for step in self.steps if step.kind == "write"])
-
-    @property
-    def requested(self) -> int:
-        """Global bytes requested in all steps."""
-        return sum(step.read_bytes + step.written_bytes for step in self.steps)
-
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture of step `step` (None: the step now shown)."""
         step = self.step if step is None else step

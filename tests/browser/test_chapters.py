@@ -35,8 +35,8 @@ widgets.play(course_launches()["two_ways"].run)""",
 WITHOUT_STILLS = """import torch
 from course_utils import widgets
 from course_utils.widgets import frame
-still = frame._Still._repr_mimebundle_
-del frame._Still._repr_mimebundle_"""
+still = frame.Frame._repr_mimebundle_
+del frame.Frame._repr_mimebundle_"""
 SHOWS_A_WIDGET = re.compile(r"^(import|from) |\bwidgets\.", re.MULTILINE)
 SECONDS = 60  # without a GPU, on two cores with nothing else to do: make test-all
 
@@ -166,7 +166,7 @@ def test_every_chapter_with_a_widget_is_there():
 @pytest.fixture(scope="module")
 def all_widgets(only_page):
     """A notebook that shows every widget, run once: without the still pictures, which tests/widgets draws."""
-    show_cells(only_page, [WITHOUT_STILLS, *SHOWS.values(), "frame._Still._repr_mimebundle_ = still"])
+    show_cells(only_page, [WITHOUT_STILLS, *SHOWS.values(), "frame.Frame._repr_mimebundle_ = still"])
     return NotebookPage(only_page)
 
 

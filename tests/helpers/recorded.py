@@ -12,6 +12,7 @@ OPS = [
     *("arrive", "wait", "end", "exchange", "phase"),
 ]
 TYPES = {"int32": "<i4", "uint32": "<u4", "uint8": "<u1"}
+PLAIN = {"begin": 0, "part_of": "", "is_vector": False}  # an array that is no member of a struct
 SOURCE = """// swap.cu: each warp stores its number of the row in shared memory, and reads the other's.
 extern "C" __global__ void swap(const float* in, float* out) {
     __shared__ float row[64];
@@ -121,11 +122,12 @@ def swap(*, has_barrier: bool = True) -> tuple[dict, bytes]:
         **{"grid": [1, 1, 1], "block": [64, 1, 1], "index": [0, 0, 0], "threads": 64, "warps": 2, "places": []},
         "arrays": [
             {"name": name, "space": space, "dtype": "float32", "shape": [64], "itemsize": 4, "low": 0, "bytes": 256}
+            | PLAIN
             for name, space in rows
         ],
         "failure": "",
         "variables": [
-            {"function": of, "name": name, "type": "float", "count": 1, "shape": []}
+            {"function": of, "name": name, "type": "float", "count": 1, "words": 1, "shape": []}
             for name, of in (("mine", "swap"), ("other", "a_function_of_many_words<float, 128, 64, true>"))
         ],
         "findings": [],
@@ -171,6 +173,7 @@ def busy(*, warps: int = 8, rounds: int = 400, side: int = 128) -> tuple[dict, b
         "arrays": [
             {"name": name, "space": space, "dtype": "float32", "shape": [n, n], "itemsize": 4}
             | {"low": 0, "bytes": 4 * n * n}
+            | PLAIN
             for name, space, n in names
         ],
     }

@@ -185,17 +185,6 @@ def test_a_notebook_that_is_being_saved_takes_no_card_away(jupyter, monkeypatch,
     assert f'href="{SLUG}.ipynb"' in jupyter[-1].page
 
 
-def test_without_anywidget_the_card_is_a_page(jupyter, monkeypatch, data_home, capsys):
-    monkeypatch.setattr(card, "anywidget", None)
-    card.finish_chapter(SLUG)
-    (bundle,) = jupyter
-    assert "<table" in bundle["text/html"] and bundle["text/plain"].startswith("Chapter 02")
-    progress.progress_file().write_text("certainly not SQLite" * 100, encoding="utf-8")
-    card.finish_chapter(SLUG)
-    assert "not a database" in jupyter[-1]["text/plain"]
-    assert capsys.readouterr().out.startswith("Not kept: ")
-
-
 def test_a_store_that_fails_is_said_and_ends_no_chapter(jupyter, data_home):
     card.finish_chapter(SLUG)
     with sqlite3.connect(progress.progress_file()) as connection:

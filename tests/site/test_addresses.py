@@ -226,9 +226,7 @@ def test_two_players_on_a_page_each_keep_their_own_step_and_cell(tmp_path, page)
         link = page.evaluate("location.hash")
         assert link == "#player=step:0,warp:0,cell:in%2B0&player-2=step:10,warp:1,cell:in%2B0"
         assert steps(link) == ["0", "10"]
-        assert steps("#step=7&warp=0") == ["7", "0"]  # from before players had keys: the first one's
-        link = page.evaluate("location.hash")
-        assert link == "#player=step:7,warp:0,cell:"
+        assert steps(link := "#player=step:7,warp:0,cell:") == ["7", "0"]
         press(page, "player", ".ak-next", "Enter", 1)
         page.wait_for_function("(old) => location.hash !== old", arg=link)
         assert page.evaluate("location.hash") == f"{link}&player-2=step:1,warp:1,cell:"

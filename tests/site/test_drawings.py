@@ -1,7 +1,6 @@
-"""A drawing with fewer letters looks the same, and a panel of it holds no other panel."""
+"""A drawing with fewer letters looks the same."""
 
 import io
-import re
 
 import numpy as np
 import pytest
@@ -9,12 +8,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from course_utils.plots.look import svg
-from course_utils.site.drawings import slim, without_others
+from course_utils.site.drawings import slim
 
 
 @pytest.fixture(scope="module")
 def drawing():
-    """Two charts side by side: the letters A and B stand in the first only, B and C in the second."""
+    """Two charts side by side, with marks, bars and letters."""
     figure = Figure((6, 2))
     first, second = figure.subplots(1, 2, gridspec_kw={"wspace": 0.6})
     first.scatter([n / 7 for n in range(60)], [n**0.5 / 3 for n in range(60)], label="s")
@@ -64,27 +63,3 @@ def test_places_are_rounded_and_factors_of_letters_are_not():
 def test_a_look_that_several_elements_have_is_said_once():
     text = slim('<svg><g style="fill: red"/><g style="fill: red"/><g style="fill: blue"/></svg>')
     assert text == '<svg><style>.s0{fill: red}</style><g class="s0"/><g class="s0"/><g style="fill: blue"/></svg>'
-
-
-@pytest.mark.browser
-def test_a_panel_without_the_others_looks_as_with_them(drawing, pixels):
-    small = slim(drawing)
-    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', small).groups())
-    for left, gone, stays in ((0.0, "axes_2", "axes_1"), (0.5, "axes_1", "axes_2")):
-        ends = left * width, (left + 0.5) * width
-        panel = without_others(small, *ends)
-        assert f'id="{gone}"' not in panel and f'id="{stays}"' in panel and len(panel) < 0.8 * len(small)
-        window = f'viewBox="{ends[0]} 0 {width / 2} {height}" width="{width / 2}" height="{height}"'
-        seen = [
-            re.sub(r'viewBox="[^"]*"', window, re.sub(r' (?:width|height)="[\d.]+pt"', "", one))
-            for one in (small, panel)
-        ]
-        with_others, alone = map(pixels, seen)
-        assert with_others.min() < 50 and np.array_equal(with_others, alone)
-
-
-def test_what_reaches_over_both_panels_stays():
-    group = '<g id="axes_1"><path d="M 10 0 L 90 0"/></g>'
-    assert without_others(group, 0, 50) == without_others(group, 50, 100) == group
-    assert without_others(group, 91, 100) == without_others(group, 0, 9) == ""
-    assert without_others('<g id="axes_1"></g>', 0, 50) == '<g id="axes_1"></g>'

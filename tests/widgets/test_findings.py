@@ -161,12 +161,6 @@ def test_what_cannot_be_recorded_is_said(monkeypatch):
         assert shown._panel.status == words
 
 
-def test_without_anywidget_it_is_the_report(monkeypatch):
-    monkeypatch.setattr(module, "anywidget", None)
-    shown = findings(racing)
-    assert shown._repr_html_() == shown.report._repr_html_() and str(shown) == str(shown.report)
-
-
 def test_what_is_no_call_is_named():
     with pytest.raises(TypeError, match="call: got SanitizerReport, takes a function without arguments that makes"):
         with sanitize() as report:

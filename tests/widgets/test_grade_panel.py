@@ -178,14 +178,6 @@ def recording_of_a_loop():
     return record(lambda: RawModule(code=source).get_function("twice")((1,), (4,), (out,)))
 
 
-def test_without_anywidget_the_grade_is_a_table(folder, grades, jupyter, monkeypatch, capsys):
-    monkeypatch.setattr(grade_panel, "anywidget", None)
-    grades.append(graded(4))
-    grade_panel.check(ID, folder)
-    assert jupyter.shown[1]._repr_html_() == graded(4).to_html()
-    assert capsys.readouterr().out.startswith("Checked online_softmax.cu")
-
-
 def test_a_cell_that_was_run_but_not_saved_is_named(folder, grades, jupyter):
     cells = json.loads((folder / "online_softmax.ipynb").read_text(encoding="utf-8"))["cells"]
     saved = next("".join(cell["source"]) for cell in cells if cell["id"] == "answers")

@@ -1,4 +1,4 @@
-"""Find the missing barrier: what a recording says of its lines, how a mark is judged, the same in the browser."""
+"""Find the missing barrier: what a recording says of its lines, and how a mark is judged."""
 
 import pytest
 from matplotlib.figure import Figure
@@ -11,7 +11,6 @@ from course_utils.emulator import record, sanitize
 from course_utils.emulator.recorded import WITH_ROWS
 from course_utils.launches.broken import BROKEN
 from course_utils.widgets import find_the_missing_barrier
-from course_utils.widgets.missing_barrier import judge
 from tests.helpers.large_values import computed
 
 OF_BROKEN = {
@@ -96,28 +95,21 @@ def test_the_two_parties_of_a_race_touch_the_same_bytes(packed):
 # ---- a mark is judged
 
 
-def test_a_mark_is_judged_by_what_the_recording_holds(packed):
+@pytest.mark.browser
+def test_a_mark_is_judged_by_what_the_recording_holds(packed, open_widget):
+    page = open_widget(find_the_missing_barrier(packed))
     (transpose, _), (reduction, _) = packed
-    assert judge(transpose, 18)["kind"] == "right"
-    assert judge(transpose, 18)["steps"] == [63, 64]
-    assert judge(transpose, 18)["text"].startswith("Right. Line 18 writes tile at step 63, and line 23 reads it")
-    assert "In the course __syncthreads(); stands after line 18." in judge(transpose, 21)["text"]
-    assert judge(transpose, 22)["kind"] == "close"  # inside of the condition that follows
-    assert judge(transpose, 10)["kind"] == judge(transpose, 24)["kind"] == "outside"
-    assert judge(transpose, 17)["kind"] == "nothing"
-    behind = judge(reduction, 24)
+    right, late, close, before, after, nothing = computed(page, JUDGED, [transpose, [18, 21, 22, 10, 24, 17]])
+    assert right["kind"] == "right" and right["steps"] == [63, 64]
+    assert right["text"].startswith("Right. Line 18 writes tile at step 63, and line 23 reads it")
+    assert "In the course __syncthreads(); stands after line 18." in late["text"]
+    assert close["kind"] == "close"  # inside of the condition that follows
+    assert before["kind"] == after["kind"] == "outside"
+    assert nothing["kind"] == "nothing"
+    behind, used_again = computed(page, JUDGED, [reduction, [24, 26]])
     assert behind["kind"] == "ordered" and len(behind["steps"]) == 3
     assert "line 23 writes of_warp, and line 25 reads it, but in this order: the barrier in line 24" in behind["text"]
-    assert judge(reduction, 26)["kind"] == "right"
-    with pytest.raises(ValueError, match="place: got -1"):
-        judge(transpose, -1)
-
-
-def test_the_browser_judges_every_place_as_python_does(packed, open_widget):
-    page = open_widget(find_the_missing_barrier(packed))
-    for known, _ in packed:
-        places = list(range(known["recording"]["sources"][known["recording"]["file"]].count("\n") + 1))
-        assert computed(page, JUDGED, [known, places]) == [judge(known, place) for place in places]
+    assert used_again["kind"] == "right"
 
 
 # ---- the widget
@@ -193,8 +185,8 @@ def test_a_barrier_mends_a_level_at_its_places_and_nowhere_beside_them(level, op
     (known, data) = missing_barrier.packed(level)
     assert len(data) <= 200_000
     places = range(len(level.source().splitlines()) + 1)
-    page = open_widget(find_the_missing_barrier([(known, data)]))
-    assert computed(page, JUDGED, [known, list(places)]) == [judge(known, place) for place in places]
+    verdicts = computed(open_widget(find_the_missing_barrier([(known, data)])), JUDGED, [known, list(places)])
+    assert [place for place in places if verdicts[place]["kind"] == "right"] == sorted(level.places)
     race, steps = known["race"], known["recording"]["columns"][0]["count"]
     assert 0 <= race["first"] < race["then"] < steps
     for place in sorted(set(level.places) | {level.places[0] - 1, level.places[-1] + 1}):

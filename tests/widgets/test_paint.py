@@ -1,4 +1,4 @@
-"""Paint a mask: figures, aims and code of a grid, the same in the browser, and painting by mouse and keyboard."""
+"""Paint a mask: figures, aims and code of a grid, and painting by mouse and keyboard."""
 
 import base64
 import random
@@ -15,15 +15,15 @@ from course_utils.widgets.paint import (
     LEVELS,
     PRESETS,
     SIDE,
-    code_of,
-    judged,
-    reach,
-    skipped,
-    tokens_of,
 )
 from tests.helpers.large_values import computed
 
 RATES = {"flops_per_second": 3e14, "bytes_per_second": 4e12, "heads": 16, "label": "some GPU, some day"}
+
+
+def of_tokens(grid, cell):
+    """The mask of a grid with so many tokens to a cell."""
+    return grid.repeat_interleave(cell, 0).repeat_interleave(cell, 1)
 
 
 def preset(kind):
@@ -57,7 +57,7 @@ def whole_tiles():
     tiles = torch.zeros(8, 8, dtype=torch.bool)
     for back in (0, 1, 2, 4):
         tiles |= torch.eye(8, dtype=torch.bool).roll(-back, 1) & torch.ones(8, 8, dtype=torch.bool).tril()
-    return tokens_of(tiles, 8) & torch.ones(SIDE, SIDE, dtype=torch.bool).tril()
+    return of_tokens(tiles, 8) & torch.ones(SIDE, SIDE, dtype=torch.bool).tril()
 
 
 def drawn(seed):
@@ -81,73 +81,6 @@ GRIDS += [patterns.local(7).mask(SIDE), patterns.global_tokens([3, 40]).mask(SID
 GRIDS += [with_ends(), everybody(), whole_tiles()]
 
 
-# ---- the Python half
-
-
-ONE_OF_EACH_KIND = [preset("bigbird"), preset("longformer"), drawn(1), drawn(4)]  # a mask_mod takes long to try
-
-
-@pytest.mark.parametrize(("cell", "grids"), [(1, GRIDS), (16, ONE_OF_EACH_KIND)])
-def test_the_code_makes_the_mask(cell, grids):
-    for grid in grids:
-        made = {}
-        exec(code_of(grid, cell), made)
-        assert torch.equal(made["pattern"].mask(SIDE * cell), tokens_of(grid, cell)), code_of(grid, cell)
-
-
-def test_a_known_pattern_is_named():
-    def call(grid, cell=1):
-        return code_of(grid, cell).rpartition("pattern = ")[2].strip()
-
-    assert call(patterns.sliding_window(13).mask(SIDE)) == "sliding_window(window=13)"
-    assert call(patterns.streaming(3, 9).mask(SIDE)) == "streaming(sinks=3, window=9)"
-    assert call(patterns.document([10, 20, 34]).mask(SIDE)) == "document([10, 20, 34])"
-    assert call(patterns.document([10, 20, 34]).mask(SIDE), 16) == "document([160, 320, 544])"
-    assert call(patterns.global_tokens([3, 40]).mask(SIDE)) == "global_tokens([3, 40])"
-    assert call(preset("bigbird"), 16).startswith("bigbird(block=16, global_blocks=2")
-    assert "seen = (local(radius=2) | global_tokens(" in code_of(preset("longformer"), 16)
-    assert "from_csr(indptr, indices)" in code_of(drawn(1), 1) and "Block CSR" in code_of(drawn(1), 16)
-
-
-def test_reach_counts_what_each_row_draws_on_by_then():
-    grid = preset("strided")
-    after = torch.stack([layers_to(grid, query) for query in range(SIDE)])
-    for layers in range(1, 4):
-        drawn_on = (after >= 0) & (after <= layers)
-        assert reach(grid, layers, is_causal=True) == (int(drawn_on.tril().sum()), SIDE * (SIDE + 1) // 2)
-        assert reach(grid, layers, is_causal=False) == (int(drawn_on.sum()), SIDE**2)
-
-
-def test_tiles_of_a_grid_are_counted_in_tokens():
-    assert skipped(preset("causal"), 16, 128) == (28, 64)
-    assert skipped(preset("causal"), 16, 64) == (120, 256)
-    assert skipped(preset("causal"), 1, 64) == (0, 1)
-
-
-@pytest.mark.parametrize(("level", "grid"), [(1, with_ends()), (2, everybody()), (3, whole_tiles())])
-def test_each_level_can_be_reached_and_not_by_what_is_there_first(level, grid):
-    assert all(done for _, done in judged(grid, level)), judged(grid, level)
-    assert not all(done for _, done in judged(preset("strided"), level))
-    for other in (preset("full"), torch.zeros(SIDE, SIDE, dtype=torch.bool), preset("sliding_window")):
-        assert not all(done for _, done in judged(other, level))
-
-
-def test_a_still_picture_and_bad_input():
-    widget = paint_a_mask("bigbird", rates=RATES)
-    assert judged(preset("bigbird"), widget.meta["start"]["level"]), "it opens without an aim"
-    assert isinstance(widget.static_figure(), Figure) and widget.meta["start"]["preset"] == "bigbird"
-    bundle, _ = widget._repr_mimebundle_()
-    assert len(bundle["image/png"]) <= 60_000
-    with pytest.raises(ValueError, match="preset: got 'x', takes causal, "):
-        paint_a_mask("x")
-    with pytest.raises(ValueError, match="head_dim: got 96, takes 64 or 128"):
-        paint_a_mask(head_dim=96)
-    with pytest.raises(ValueError, match="rates: got"):
-        paint_a_mask(rates={"heads": 1})
-
-
-# ---- in the browser: what is common to all widgets is in test_widget_pages.py
-
 COMPUTE = """async ([grids, levels, presets, cells]) => {
     const m = await import(scriptUrl);
     const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -158,22 +91,92 @@ COMPUTE = """async ([grids, levels, presets, cells]) => {
         codes: cells.map((cell) => m.pythonOf(grid, cell, presets)),
         aims: levels.map((level) => m.judged(grid, level)),
         skipped: cells.map((cell) => [64, 128].map((size) => skipped(grid, cell, size))),
-        reach: m.reach(grid, 2, false),
+        reach: [1, 2, 3].map((layers) => [true, false].map((isCausal) => m.reach(grid, layers, isCausal))),
         again: m.gridOf(m.textOf(grid, presets), presets).bits.join() === grid.bits.join(),
     }));
 }"""
 
 
-@pytest.mark.browser
-def test_the_browser_computes_what_python_does(open_widget):
+@pytest.fixture
+def told(open_widget):
+    """told([grid, ...]) -> of each grid codes and skipped tiles, by the tokens of a cell, aims, by level, and reach."""
     page = open_widget(paint_a_mask())
-    packed = [base64.b64encode(packed_bits(grid)).decode() for grid in GRIDS]
-    for grid, got in zip(GRIDS, computed(page, COMPUTE, [packed, LEVELS, PRESETS, CELLS]), strict=True):
-        assert got["codes"] == [code_of(grid, cell) for cell in CELLS]
-        assert got["aims"] == [[list(check) for check in judged(grid, level)] for level in range(len(LEVELS))]
-        assert got["skipped"] == [[list(skipped(grid, cell, size)) for size in (64, 128)] for cell in CELLS]
-        assert tuple(got["reach"]) == reach(grid, 2, is_causal=False)
-        assert got["again"], "the grid of an address is another"
+
+    def compute(grids):
+        packed = [base64.b64encode(packed_bits(grid)).decode() for grid in grids]
+        found = computed(page, COMPUTE, [packed, LEVELS, PRESETS, CELLS])
+        return [
+            one | {name: dict(zip(CELLS, one[name], strict=True)) for name in ("codes", "skipped")} for one in found
+        ]
+
+    return compute
+
+
+BLOCKS = ("full", "block_diagonal", "local", "random_blocks", "bigbird")  # with a call of their own
+ONE_OF_EACH_KIND = [*map(preset, BLOCKS), preset("longformer"), drawn(1), drawn(4)]  # a mask_mod takes long to try
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("cell", "grids"), [(1, GRIDS), (16, ONE_OF_EACH_KIND)])
+def test_the_code_makes_the_mask_and_the_text_of_an_address_the_grid(cell, grids, told):
+    for grid, found in zip(grids, told(grids), strict=True):
+        made = {}
+        exec(found["codes"][cell], made)
+        assert torch.equal(made["pattern"].mask(SIDE * cell), of_tokens(grid, cell)), found["codes"][cell]
+        assert found["again"]
+
+
+@pytest.mark.browser
+def test_a_known_pattern_is_named(told):
+    calls = ["sliding_window(window=13)", "streaming(sinks=3, window=9)", "document([10, 20, 34])"]
+    calls += ["global_tokens([3, 40])"]
+    codes = [one["codes"] for one in told([eval(call, vars(patterns)).mask(SIDE) for call in calls])]
+    assert [one[1].rpartition("pattern = ")[2].strip() for one in codes] == calls
+    assert codes[2][16].endswith("pattern = document([160, 320, 544])\n")
+    bigbird, longformer, other = (one["codes"] for one in told([preset("bigbird"), preset("longformer"), drawn(1)]))
+    assert "pattern = bigbird(block=16, global_blocks=2" in bigbird[16]
+    assert "seen = (local(radius=2) | global_tokens(" in longformer[16]
+    assert "from_csr(indptr, indices)" in other[1] and "Block CSR" in other[16]
+
+
+@pytest.mark.browser
+def test_reach_counts_what_each_row_draws_on_by_then(told):
+    grid = preset("strided")
+    after = torch.stack([layers_to(grid, query) for query in range(SIDE)])
+    (found,) = told([grid])
+    for layers, (causal, whole) in enumerate(found["reach"], 1):
+        drawn_on = (after >= 0) & (after <= layers)
+        assert causal == [int(drawn_on.tril().sum()), SIDE * (SIDE + 1) // 2]
+        assert whole == [int(drawn_on.sum()), SIDE**2]
+
+
+@pytest.mark.browser
+def test_tiles_of_a_grid_are_counted_in_tokens(told):
+    (found,) = told([preset("causal")])
+    assert found["skipped"] == {1: [[0, 1], [0, 1]], 16: [[120, 256], [28, 64]]}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("level", "grid"), [(1, with_ends()), (2, everybody()), (3, whole_tiles())])
+def test_each_level_can_be_reached_and_not_by_what_is_there_first(level, grid, told):
+    others = [preset("strided"), preset("full"), torch.zeros(SIDE, SIDE, dtype=torch.bool), preset("sliding_window")]
+    reached, *missed = (one["aims"][level] for one in told([grid, *others]))
+    assert all(done for _, done in reached), reached
+    assert not any(all(done for _, done in aims) for aims in missed)
+
+
+def test_a_still_picture_and_bad_input():
+    widget = paint_a_mask("bigbird", rates=RATES)
+    assert widget.meta["start"]["level"] > 0, "it opens without an aim"
+    assert isinstance(widget.static_figure(), Figure) and widget.meta["start"]["preset"] == "bigbird"
+    bundle, _ = widget._repr_mimebundle_()
+    assert len(bundle["image/png"]) <= 60_000
+    with pytest.raises(ValueError, match="preset: got 'x', takes causal, "):
+        paint_a_mask("x")
+    with pytest.raises(ValueError, match="head_dim: got 96, takes 64 or 128"):
+        paint_a_mask(head_dim=96)
+    with pytest.raises(ValueError, match="rates: got"):
+        paint_a_mask(rates={"heads": 1})
 
 
 @pytest.mark.browser

@@ -263,7 +263,7 @@ def test_members_of_a_struct_have_their_names_and_their_banks(open_widget):
     meta, data = record(lambda: RawModule(code=STRUCT).get_function("k")((1,), (64,), (x, y))).packed()
     names = [array["name"] for array in meta["arrays"]]
     assert names == ["x", "y", "tile.Q", "tile.sums"]
-    sums = meta["arrays"][3]["begin"]
+    assert meta["arrays"][3]["begin"] % 128
     page = open_widget(in_short((meta, data), colour="bank", figures=True, cell={"array": 3, "offset": 4 * 7}))
     trace = page.locator(".ak-player-trace")
     page.evaluate("model.set('step', model.get('meta').columns[0].count - 1)")
@@ -274,9 +274,6 @@ def test_members_of_a_struct_have_their_names_and_their_banks(open_widget):
     assert "Lane 0: tile.Q[0][1].x becomes 0." in page.locator(".ak-status").inner_text()
     # In rows of 32 banks the first number stands under its bank.
     assert asked(page, "m.rowLabel({ array: rec.arrays[2], columns: 12 }, 3, 1)") == "3"
-    before = {name: value for name, value in meta["arrays"][3].items() if name not in ("begin", "part_of", "is_vector")}
-    page = open_widget(player({**meta, "arrays": [*meta["arrays"][:3], before]}, data))  # as it was saved before
-    assert asked(page, "rec.arrays.map(({ begin }) => begin)") == [0, 0, meta["arrays"][2]["begin"], 0] and sums % 128
 
 
 @pytest.mark.browser
@@ -951,12 +948,6 @@ def test_the_address_is_left_alone_until_the_reader_does_something_and_what_othe
     page.keyboard.press("ArrowRight")
     page.wait_for_function("location.hash.includes('step:1')", polling=20)
     assert page.evaluate("location.hash").startswith("#explorer=layer:3&player=step:1,")
-
-
-@pytest.mark.browser
-def test_an_address_from_before_players_had_keys_is_understood(opened):
-    page = opened(1440, "#step=130&warp=3&cell=tile+132")
-    assert_shows_what_the_address_says(page)
 
 
 @pytest.mark.browser

@@ -271,12 +271,6 @@ def test_in_a_notebook_the_widget_brings_its_page_along(monkeypatch):
     assert bundle["text/html"].count("<details>") == 8 and "Answers" in bundle["text/plain"]
 
 
-def test_without_anywidget_the_page_is_shown(monkeypatch):
-    monkeypatch.setattr(widget, "anywidget", None)
-    page = shown(monkeypatch, "99_demo", "grid", "votes", seed=SEED)
-    assert set(page) == {"text/html", "text/plain"} and page["text/html"].count("<details>") == 2
-
-
 def test_the_learners_seed_is_taken_unless_one_is_given(monkeypatch):
     monkeypatch.setenv("ATTENTION_KERNELS_SEED", "41")
     assert "seed 41:" in shown(monkeypatch, "99_demo").sheet["notes"][0]

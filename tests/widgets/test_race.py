@@ -1,7 +1,7 @@
-"""The race past cuDNN: what answers was measured or is a model, what does not fit, and the same in the browser."""
+"""The race past cuDNN: what answers was measured or is a model, and what does not fit."""
 
 import json
-import random
+import math
 
 import pytest
 from matplotlib.figure import Figure
@@ -10,11 +10,20 @@ from course_utils import measured
 from course_utils.chapters.hopper import race, variants
 from course_utils.chapters.hopper.race import CHOICES, STEPS, figures, last_step, name_of
 from course_utils.widgets import race_past_cudnn
-from course_utils.widgets.race import OTHERS, SHARED_LIMIT, START, answer, losses, resources, settled, title_of
+from course_utils.widgets.race import START, title_of
 from tests.helpers.large_values import computed
 
 FIGURES = figures()
 PROBLEMS = FIGURES["problems"]
+OTHERS = 24  # registers of a thread beside S, P and O: a model's
+CALL = """([name, first, cases]) => import(scriptUrl).then((m) => cases.map((one) => m[name](...first, ...one)))"""
+
+
+@pytest.fixture
+def asked(open_widget):
+    """asked(name, case, ...) -> what this function of race.js returns for each case."""
+    page = open_widget(race_past_cudnn(FIGURES))
+    return lambda name, *cases: computed(page, CALL, [name, [FIGURES] if name == "answer" else [], cases])
 
 
 def steps_of(problem):
@@ -26,79 +35,79 @@ def steps_of(problem):
     return all_of
 
 
-def drawn(count, seed=0):
-    """Random kernels: place of a problem, choices."""
-    rng = random.Random(seed)
-    return [
-        (rng.randrange(len(PROBLEMS)), {name: rng.choice(list(options)) for name, options in CHOICES.items()})
-        for _ in range(count)
-    ]
-
-
-def test_every_step_and_everything_that_was_tried_answers_with_its_figure():
+@pytest.mark.browser
+def test_every_step_and_everything_that_was_tried_answers_with_its_figure(asked):
     assert set(race.CHANGES) == set(variants.IDEAS)
     ladder, tried = measured.load("07_hopper"), measured.load("hopper_tried")
     for place, problem in enumerate(PROBLEMS):
         case = {of: problem[of] for of in race.CASES}
         rows = {row["name"]: row for row in ladder.select(part="rungs", **case)}
-        for name, choices in zip(STEPS, steps_of(problem).values(), strict=True):
-            found = answer(FIGURES, place, choices)
+        steps = asked("answer", *([place, choices] for choices in steps_of(problem).values()))
+        for name, found in zip(STEPS, steps, strict=True):
             assert (found["kind"], found["ratio"]) == ("measured", rows[name]["ratio_to_cudnn"]), name
             assert f"{rows[name]['tflop_per_s']:.0f} TFLOP/s ({ladder.device}, {ladder.date})" in found["text"]
         for row in tried.select(**case):
             if row["name"] in race.CHANGES:
-                found = answer(FIGURES, place, last_step(problem["head_dim"]) | race.CHANGES[row["name"]])
+                (found,) = asked("answer", [place, last_step(problem["head_dim"]) | race.CHANGES[row["name"]]])
                 assert found["ratio"] == pytest.approx(rows["order"]["ratio_to_cudnn"] * row["ratio"])
                 assert found["tflops"] == row["tflop_per_s"] and row["name"] in found["text"]
 
 
-def test_resources_are_those_of_the_recorded_kernels():
+@pytest.mark.browser
+def test_resources_are_those_of_the_recorded_kernels(asked):
     rows = {(row["name"], row["head_dim"]): row for row in measured.load("07_hopper").select(part="rungs")}
     for problem in PROBLEMS:
-        for name, choices in zip(STEPS, steps_of(problem).values(), strict=True):
-            needs, row = resources(problem, choices), rows[name, problem["head_dim"]]
+        steps = steps_of(problem).values()
+        found = asked("resources", *([problem, choices] for choices in steps))
+        for name, choices, needs in zip(STEPS, steps, found, strict=True):
+            row = rows[name, problem["head_dim"]]
             assert needs["why"] == "" and abs(needs["shared"] - row["shared_bytes"]) <= 1200, (name, problem)
             if choices["copies"] != "producer":  # with one, a kernel is compiled for what all warps have together
                 assert abs(needs["needed"] - row["registers"]) <= OTHERS // 2, (name, problem)
 
 
-def test_what_does_not_fit_says_why():
+@pytest.mark.browser
+def test_what_does_not_fit_says_why(asked):
     wide, last = PROBLEMS[-1], last_step(128)
     assert wide["head_dim"] == 128
-    four = resources(wide, last | {"places": "4"})
-    assert four["shared"] == 2 * 128 * (2 * 128 + 8 * 128) + 1056 + 24 + 128 > SHARED_LIMIT
+    four, three = asked("resources", [wide, last | {"places": "4"}], [wide, last | {"consumers": "3"}])
+    assert four["shared"] == 2 * 128 * (2 * 128 + 8 * 128) + 1056 + 24 + 128 > 227 * 1024
     assert four["why"] == "321 KiB of shared memory, and a block may have 227 KiB"
-    three = resources(wide, last | {"consumers": "3"})
     assert three["why"] == "about 184 registers for a computing thread, which may have 160"
-    found = answer(FIGURES, len(PROBLEMS) - 1, last | {"consumers": "3", "places": "4"})
+    (found,) = asked("answer", [len(PROBLEMS) - 1, last | {"consumers": "3", "places": "4"}])
     assert found["kind"] == "does not fit" and "; and about 184 registers" in found["text"] and found["ratio"] == 0
 
 
-def test_what_changes_nothing_is_not_a_choice():
+@pytest.mark.browser
+def test_what_changes_nothing_is_not_a_choice(asked):
     full = next(problem for problem in PROBLEMS if not problem["is_causal"] and problem["head_dim"] == 128)
     last = last_step(128)
-    for changes in ({"order": "one"}, {"order": "all"}, {"order": "shortest"}):
-        assert settled(full, last | changes) == last
-    assert settled(full, last | {"order": "lie"})["order"] == "lie"
-    assert settled(full, last | {"blocks": "end", "idea": "early"})["idea"] == "none"
-    assert settled(full, START | {"idea": "hold"}) == START
-    assert settled(full, last | {"idea": "registers"})["idea"] == "registers"
+    for choices, settled in (
+        (last | {"order": "one"}, last),
+        (last | {"order": "all"}, last),
+        (last | {"order": "shortest"}, last),
+        (last | {"order": "lie"}, last | {"order": "lie"}),
+        (last | {"blocks": "end", "idea": "early"}, last | {"blocks": "end", "idea": "none"}),
+        (START | {"idea": "hold"}, START),
+        (last | {"idea": "registers"}, last | {"idea": "registers"}),
+    ):
+        assert asked("settled", [full, choices]) == [settled]
 
 
-def test_the_model_multiplies_what_single_choices_cost():
+@pytest.mark.browser
+def test_the_model_multiplies_what_single_choices_cost(asked):
     place = next(n for n, problem in enumerate(PROBLEMS) if problem["is_causal"] and problem["head_dim"] == 128)
     problem, last = PROBLEMS[place], last_step(128)
     record = problem["measured"][name_of(last)]["ratio"]
     for changes in ({"keys": "64"}, {"order": "one", "copies": "engine"}, {"overlap": "all", "turns": "no"}):
-        found = answer(FIGURES, place, last | changes)
+        (found,) = asked("answer", [place, last | changes])
         assert found["kind"] == "model" and found["text"].startswith("Model: about ")
-        product = record
-        for factor in losses(problem, last | changes).values():
-            product *= factor
+        (factors,) = asked("losses", [problem, last | changes])
+        product = record * math.prod(factor for _, factor in factors)
         assert found["ratio"] == pytest.approx(product) and found["ratio"] < record
-    both = losses(problem, last | {"overlap": "all", "turns": "no"})
-    assert list(both) == [("overlap", "turns")]
-    unknown = answer(FIGURES, place, last | {"keys": "64", "consumers": "3"})
+    (both,) = asked("losses", [problem, last | {"overlap": "all", "turns": "no"}])
+    assert [names for names, _ in both] == [["overlap", "turns"]]
+    (unknown,) = asked("answer", [place, last | {"keys": "64", "consumers": "3"}])
     assert unknown["text"].endswith("tile × 0.87. No figure is known of: warpgroups.")
 
 
@@ -113,23 +122,6 @@ def test_a_problem_has_a_small_still_picture_and_another_is_named():
 
 
 # ---- in the browser: what is common to all widgets is in test_widget_pages.py
-
-
-@pytest.mark.browser
-def test_the_browser_answers_as_python_does(open_widget):
-    page = open_widget(race_past_cudnn(FIGURES))
-    cases = [*drawn(400), *((place, steps_of(problem)[7]) for place, problem in enumerate(PROBLEMS))]
-    call = """([figures, cases]) => import(scriptUrl).then((m) => cases.map(([place, choices]) => {
-        const problem = figures.problems[place];
-        return [m.answer(figures, place, choices), m.resources(problem, choices), m.settled(problem, choices)];
-    }))"""
-    for (place, choices), (found, needs, own) in zip(cases, computed(page, call, [FIGURES, cases]), strict=True):
-        expected = answer(FIGURES, place, choices)
-        assert found["ratio"] == pytest.approx(expected.pop("ratio")) and found["tflops"] == pytest.approx(
-            expected.pop("tflops")
-        )
-        assert {name: found[name] for name in expected} == expected
-        assert needs == resources(PROBLEMS[place], choices) and own == settled(PROBLEMS[place], choices)
 
 
 @pytest.mark.browser

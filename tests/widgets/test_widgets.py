@@ -1,4 +1,4 @@
-"""The Python half of the widgets: what is sent, what is stored in a notebook, and what happens without anywidget."""
+"""The Python half of the widgets: what is sent, and what is stored in a notebook."""
 
 import pytest
 import torch

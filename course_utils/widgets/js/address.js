@@ -53,8 +53,7 @@ async function leadTo(root) {
 // browser's buttons go back and forth. read() gives the state, values by their keys; write(texts) shows what an address
 // says, texts by keys, of which any may be missing or wrong. The step is noted by itself; call `note` after each other
 // change, `forget` at the end. Of several widgets with one script each has a name of its own: planner, planner-2, ….
-// former(hash): the texts that an address of a former kind has for the first of them, or null.
-function keepInAddress(model, root, read, write, former = () => null) {
+function keepInAddress(model, root, read, write) {
   if (!model.get("alone")) return { note() {}, forget() {} };
   const box = root.closest("[data-widget-script]");
   const place = [...document.querySelectorAll(`[data-widget-script="${box?.dataset.widgetScript}"]`)].indexOf(box);
@@ -63,7 +62,7 @@ function keepInAddress(model, root, read, write, former = () => null) {
   // What the address says of all widgets, or said before an anchor was followed. Each script has its own copy of this file.
   const page = document.documentElement.dataset;
   const said = () => page.widgetStates ?? (location.hash.includes("=") ? location.hash : "");
-  const stateIn = (hash) => statesIn(hash)[name] ?? (place > 0 ? null : former(hash));
+  const stateIn = (hash) => statesIn(hash)[name];
   const start = read();
   let [shown, timer] = [textOf(start), null];
 
@@ -90,10 +89,7 @@ function keepInAddress(model, root, read, write, former = () => null) {
   }
   const first = stateIn(location.hash);
   if (first) {
-    queueMicrotask(() => { // when the widget has been drawn once
-      show(first);
-      if (!statesIn(location.hash)[name]) history.replaceState(history.state, "", `#${shown}`); // it was a former address
-    });
+    queueMicrotask(() => show(first)); // when the widget has been drawn once
     const [leading = name] = Object.keys(statesIn(location.hash));
     if (leading === name) leadTo(root);
   }

@@ -28,7 +28,7 @@ function describe({ layout, width, chunk }) {
   const wait = waves > 1 ? ` ${waves} lanes want the same four banks and wait for one another.` : " No lane waits.";
   return (
     `Eight lanes read chunk ${chunk} of rows 0 to 7, ${layout}, ${pitch} bytes from row to row: they meet ${banks} of 32 banks, ` +
-    `${waves} wavefront${waves > 1 ? "s" : ""}.${wait}`
+    `${plural(waves, "wavefront")}.${wait}`
   );
 }
 
@@ -70,7 +70,7 @@ function drawWaves(ctx, theme, x, { layout, width, chunk, colours }) {
   const { y, cell, high } = WAVES;
   const { offsets, turns } = bankState(layout, width, chunk);
   const waves = Math.max(...turns) + 1;
-  write(ctx, theme, `${waves} wavefront${waves > 1 ? "s" : ""} for chunk ${chunk} of eight rows`, x, 9, { bold: true });
+  write(ctx, theme, `${plural(waves, "wavefront")} for chunk ${chunk} of eight rows`, x, 9, { bold: true });
   for (let group = 0; group < GROUPS; group++) write(ctx, theme, `${4 * group}`, x + group * cell + 1, y - 9, { size: 10.5 });
   for (let wave = 0; wave < waves; wave++) frame(ctx, theme, x, y + wave * high, GROUPS * cell, high, 0.3);
   offsets.forEach((offset, lane) => {

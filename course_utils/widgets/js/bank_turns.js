@@ -19,7 +19,7 @@ function describe(pitch) {
   const [used, count] = [new Set(banks).size, Math.max(...turns) + 1];
   if (pitch === 0) return "Pitch 0: all 32 lanes want the same word, which is handed to all of them in 1 turn.";
   const wait = count === 1 ? "No lane waits." : `${count} lanes want different words of one bank and wait for one another.`;
-  return `Rows of ${pitch} word${pitch === 1 ? "" : "s"}: the column lies in ${used} of 32 banks and takes ${count} turn${count === 1 ? "" : "s"}. ${wait}`;
+  return `Rows of ${plural(pitch, "word")}: the column lies in ${used} of 32 banks and takes ${plural(count, "turn")}. ${wait}`;
 }
 
 // Tile and banks stand side by side where there is room for both.
@@ -52,7 +52,7 @@ function drawTile(ctx, theme, { x, y, cell }, pitch, colours) {
 function drawTurns(ctx, theme, { x, y }, bank, pitch, colours) {
   const { banks, turns } = columnState(pitch);
   const count = Math.max(...turns) + 1;
-  write(ctx, theme, `${count} turn${count === 1 ? "" : "s"} of the banks`, x, y - TOP + 9, { bold: true });
+  write(ctx, theme, `${plural(count, "turn")} of the banks`, x, y - TOP + 9, { bold: true });
   for (let n = 0; n < BANKS; n += 8) write(ctx, theme, `${n}`, x + (n + 0.5) * bank, y - 9, { size: 10.5, align: "center" });
   write(ctx, theme, "bank", x - 4, y - 9, { size: 10.5, align: "right" });
   for (let turn = 0; turn < count; turn++) frame(ctx, theme, x, y + turn * HIGH, BANKS * bank, HIGH, 0.2);

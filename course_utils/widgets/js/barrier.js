@@ -1,5 +1,5 @@
 // barrier.js — find the missing barrier: a recorded kernel has lost one; the learner steps, and marks the place. The
-// player's parts show the recording; widgets/missing_barrier.py judges as `judge` does here.
+// player's parts show the recording.
 // with address.js
 // with score.js
 // with player/numbers.js
@@ -32,7 +32,8 @@ function raced(race) {
   return words[0].toUpperCase() + words.slice(1);
 }
 
-// What a mark says: the barrier is missing after line `place` of the kernel.
+// The verdict on a mark: the barrier is missing after line `place` of the kernel. kind: "right", "close" (the race passes
+// this place, too), "ordered", "nothing" or "outside"; text, in words; steps: those that the text names.
 export function judge(level, place) {
   const { race, lines: [first, last] } = level;
   if (level.places.includes(place)) {
@@ -173,16 +174,7 @@ function playLevel(rec, level, model, count, redraw, line, next) {
   // ---- the marks
   const words = element("div", { class: "ak-barrier-line" });
   // Two buttons with a name between them; to(backwards) is the step that they go to, -1 where there is none.
-  function jumpPair(name, to) {
-    const [previous, next] = [true, false].map((backwards) => control("button", {
-      type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => go(to(backwards)),
-    }, backwards ? "◀" : "▶"));
-    const draw = () => {
-      enable(previous, to(true) >= 0);
-      enable(next, to(false) >= 0);
-    };
-    return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
-  }
+  const jumpPair = (name, to) => jumpButtons({ name, to: (backwards) => to(backwards) >= 0 }, (backwards) => go(to(backwards)));
 
   const button = (name, press) => control("button", { type: "button", onclick: press }, name);
   const [before, after] = [button("Missing before it", () => mark(chosen - 1)), button("Missing after it", () => mark(chosen))];

@@ -9,7 +9,6 @@ const HEAD = 24;
 const LABEL = 92;
 
 // How many of something, in words.
-const count = (number, what) => `${number} ${what}${number === 1 ? "" : "s"}`;
 
 // ---- the pool
 
@@ -38,7 +37,7 @@ function pageBox({ line }, { cell }, size, page) {
 }
 
 function drawPool(ctx, theme, { meta, state, size, box }) {
-  write(ctx, theme, `The pool: ${count(state.pages.length, "page")} of ${size} rows`, 1, 9, { bold: true });
+  write(ctx, theme, `The pool: ${plural(state.pages.length, "page")} of ${size} rows`, 1, 9, { bold: true });
   const written = new Set(state.written);
   state.pages.forEach(([owners, filled, first], page) => {
     const { x, y, width, height } = pageBox(meta, box, size, page);
@@ -128,7 +127,7 @@ function drawTables(ctx, theme, { meta, state, size, box: { perLine } }) {
     ctx.fillStyle = meta.colours[name];
     ctx.fillRect(1, y, 20, ENTRY.high);
     write(ctx, theme, name, 11, y + ENTRY.high / 2, { align: "center", bold: true, colour: "#000" });
-    write(ctx, theme, count(tokens, "token"), 27, y + ENTRY.high / 2, { size: 11.5 });
+    write(ctx, theme, plural(tokens, "token"), 27, y + ENTRY.high / 2, { size: 11.5 });
     table.forEach((page, n) => {
       const left = LABEL + (n % perLine) * ENTRY.width;
       const top = y + Math.floor(n / perLine) * (ENTRY.high + ENTRY.below);
@@ -194,10 +193,6 @@ function fitsTable(models, memory) {
   return { root, show };
 }
 
-function swatch(className, text) {
-  return element("span", {}, element("span", { class: `ak-swatch ${className}` }), text);
-}
-
 function render({ model, el }) {
   const meta = model.get("meta");
   const { states, contexts, fits, notes } = meta;
@@ -232,11 +227,11 @@ function render({ model, el }) {
     status,
     element("div", { class: "ak-columns" }, pool, element("div", { class: "ak-cache-books" }, tables,
       element("div", { class: "ak-legend" },
-        swatch("ak-cache-shared", "shared: one page, two users"),
-        swatch("ak-hatch", "taken, and empty"),
-        swatch("ak-cache-written", "written in this step"),
-        swatch("ak-cache-taken", "taken in this step"),
-        swatch("ak-cache-freed", "given back in this step")))),
+        legendItem("", "shared: one page, two users", "ak-cache-shared"),
+        legendItem("", "taken, and empty", "ak-hatch"),
+        legendItem("", "written in this step", "ak-cache-written"),
+        legendItem("", "taken in this step", "ak-cache-taken"),
+        legendItem("", "given back in this step", "ak-cache-freed")))),
     element("div", { class: "ak-meters" }, ...meters.map((one) => one.root)),
     element("div", { class: "ak-note" }, notes[0]),
     element("div", { class: "ak-title" }, `What fits into ${meta.memory}`),

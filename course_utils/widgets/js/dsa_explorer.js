@@ -31,7 +31,6 @@ export function dsaState(scores, attention, k) {
 const percent = (part) => `${(100 * part).toFixed(1)} %`;
 // Three significant digits: scores may be of any size.
 const short = (value) => `${Number(value.toPrecision(3))}`.replace("-", "−");
-const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 // The stage in words.
 export function describe({ query, keys, stage, k, scores, visible, chosen, threshold, window, missed, massKept, windowMass, missedMass }) {
@@ -41,7 +40,7 @@ export function describe({ query, keys, stage, k, scores, visible, chosen, thres
     const best = chosen.reduce((most, s) => (scores[s] > scores[most] ? s : most));
     const zeros = visible.filter((s) => scores[s] === 0).length;
     return (
-      `${who}: the indexer scores ${counted(visible.length, "key")} of ${keys}, all that it sees. ` +
+      `${who}: the indexer scores ${plural(visible.length, "key")} of ${keys}, all that it sees. ` +
       `The highest score, ${short(scores[best])}, is that of key ${best}.${zeros ? ` ReLU leaves ${zeros} at exactly 0.` : ""}`
     );
   }
@@ -55,17 +54,17 @@ export function describe({ query, keys, stage, k, scores, visible, chosen, thres
   if (stage === 2) {
     const span = chosen.at(-1) - chosen[0] + 1;
     return (
-      `${who}: ${counted(chosen.length, "row")} of the cache, spread over ${counted(span, "token")}, ` +
+      `${who}: ${plural(chosen.length, "row")} of the cache, spread over ${plural(span, "token")}, ` +
       `${chosen.length === 1 ? "is" : "are"} copied into one dense tile. Its order does not matter to attention.`
     );
   }
   const most = missed.slice(0, 6).join(", ") + (missed.length > 6 ? ", …" : "");
   const lost = missed.length
-    ? `It misses ${counted(missed.length, "chosen key")} (${most}) with ${percent(missedMass)}.`
+    ? `It misses ${plural(missed.length, "chosen key")} (${most}) with ${percent(missedMass)}.`
     : "It misses no chosen key.";
   return (
-    `${who}: the ${counted(chosen.length, "chosen key")} hold${chosen.length === 1 ? "s" : ""} ${percent(massKept)} of its attention; ` +
-    `a window of the last ${counted(window.length, "key")} holds ${percent(windowMass)}. ${lost} ` +
+    `${who}: the ${plural(chosen.length, "chosen key")} hold${chosen.length === 1 ? "s" : ""} ${percent(massKept)} of its attention; ` +
+    `a window of the last ${plural(window.length, "key")} holds ${percent(windowMass)}. ${lost} ` +
     "The core makes the weights of the chosen ones sum to 1."
   );
 }
@@ -252,10 +251,10 @@ function massMeters({ stage, massKept, windowMass, missedMass, chosen, window, m
   return [
     meter(`${topK}: ${percent(massKept)}`,
       [[both, COLOURS.Q, "in the window"], [missedMass, COLOURS.pick, "missed by the window"]],
-      `${counted(chosen.length, "key")}, of which the window misses ${missed.length}`),
+      `${plural(chosen.length, "key")}, of which the window misses ${missed.length}`),
     meter(`${last}: ${percent(windowMass)}`,
       [[both, COLOURS.Q, "chosen, too"], [windowMass - both, COLOURS.S, "not chosen"]],
-      `${counted(window.length - chosen.length + missed.length, "key")} of it top-k leaves out`),
+      `${plural(window.length - chosen.length + missed.length, "key")} of it top-k leaves out`),
   ];
 }
 
@@ -272,13 +271,9 @@ function costMeters({ visible, chosen, pair, long, widths: [heads, latent, rope]
     cost("FLOPs of this query", seen * pair.indexer, kept * pair.core, seen * pair.core, 1e6, "MFLOP"),
     cost(`At ${long.keys / 1024} K, k = ${long.top_k}`, long.indexer, long.core, long.dense, 1e9, "GFLOP"),
     element("div", { class: "ak-legend" },
-      swatch(COLOURS.O, `indexer: ${bytes(pair.indexer)} FLOP a key`), swatch(COLOURS.V, `core: ${bytes(pair.core)} FLOP a key`)),
+      legendItem(COLOURS.O, `indexer: ${bytes(pair.indexer)} FLOP a key`), legendItem(COLOURS.V, `core: ${bytes(pair.core)} FLOP a key`)),
     element("div", { class: "ak-note" }, `FLOPs are counted for ${heads} heads and latents of ${latent} + ${rope}.`),
   ];
-}
-
-function swatch(colour, words) {
-  return element("span", {}, element("span", { class: "ak-swatch", style: `background: ${colour}` }), words);
 }
 
 function render({ model, el }) {
@@ -301,9 +296,9 @@ function render({ model, el }) {
     control("button", { class: "ak-stage", type: "button", onclick: () => change({ stage }) }, `${stage + 1} ${name}`));
   const picture = element("div", {}, canvas,
     element("div", { class: "ak-legend" },
-      swatch(COLOURS.Q, "chosen"), swatch(COLOURS.pick, "chosen, but not in the window"),
-      swatch(COLOURS.S, "not chosen"),
-      element("span", {}, element("span", { class: "ak-swatch ak-hatch" }), "not seen")));
+      legendItem(COLOURS.Q, "chosen"), legendItem(COLOURS.pick, "chosen, but not in the window"),
+      legendItem(COLOURS.S, "not chosen"),
+      legendItem("", "not seen", "ak-hatch")));
   const panel = element("div", { class: "ak-panel ak-figures" });
   const root = element("div", { class: "ak-widget", "data-widget": "dsa-explorer" },
     element("div", { class: "ak-row" }, query.prev, query.next, query.row, k.row),

@@ -177,10 +177,10 @@ export function describe({ length, query, layers, reached }) {
   const depth = Math.max(...reached);
   const most =
     ever === 1 ? "It never reaches another token."
-    : `It can reach ${bytes(ever)} at most, all of them after ${depth} layer${depth > 1 ? "s" : ""}.`;
+    : `It can reach ${bytes(ever)} at most, all of them after ${plural(depth, "layer")}.`;
   return (
-    `Query ${query} of ${length} sees ${bytes(seen)} other key${seen === 1 ? "" : "s"}. After ${layers} ` +
-    `layer${layers > 1 ? "s" : ""} it draws on ${bytes(now)} token${now === 1 ? "" : "s"}, itself included ` +
+    `Query ${query} of ${length} sees ${plural(seen, "other key")}. After ` +
+    `${plural(layers, "layer")} it draws on ${plural(now, "token")}, itself included ` +
     `(${percent(now / length)}). ${most}`
   );
 }
@@ -224,10 +224,6 @@ function longTable(kind, values, size, { dim, rates }) {
   return table(["same pattern, L =", ...Object.keys(FULL_SIZES)], rows);
 }
 
-function swatch(style, text, name = "ak-swatch") {
-  return element("span", {}, element("span", { class: name, style }), text);
-}
-
 // ---- the widget
 
 function render({ model, el }) {
@@ -253,7 +249,7 @@ function render({ model, el }) {
   const maskCanvas = element("canvas", { role: "img", class: "ak-mask" });
   const tileCanvas = element("canvas", { role: "img", class: "ak-tiles" });
   const figures = element("div", { class: "ak-panel ak-figures" });
-  const dotted = `background: radial-gradient(${COLOURS.V} 35%, color-mix(in srgb, ${COLOURS.V} 30%, transparent) 40%) 0 0 / 4px 4px`;
+  const dotted = `radial-gradient(${COLOURS.V} 35%, color-mix(in srgb, ${COLOURS.V} 30%, transparent) 40%) 0 0 / 4px 4px`;
   const root = element("div", { class: "ak-widget", "data-widget": "mask-explorer" },
     element("div", { class: "ak-row" }, pattern.row, code),
     parameters,
@@ -263,7 +259,7 @@ function render({ model, el }) {
     element("div", { class: "ak-columns" }, maskCanvas,
       element("div", {}, tileCanvas,
         element("div", { class: "ak-legend" },
-          swatch(`background: ${COLOURS.Q}`, "full"), swatch(dotted, "partial"), swatch("", "skipped", "ak-swatch ak-hatch"))),
+          legendItem(COLOURS.Q, "full"), legendItem(dotted, "partial"), legendItem("", "skipped", "ak-hatch"))),
       figures));
   el.append(root);
 

@@ -49,7 +49,7 @@ function describe({ lane, reads, layout, head_dim, request }) {
   return (
     `Lane ${lane} = 4·${g} + ${t} holds rows ${g} and ${g + 8} of ${product.A} and of ${product.D}.${kept} For ldmatrix it ` +
     `brings the address of row ${lane % 8} of matrix ${phase}, which becomes ${filled}. Lanes ${lanes[0]} to ${lanes[7]} read ` +
-    `together: ${banks} of 32 banks, ${wavefronts} wavefront${wavefronts > 1 ? "s" : ""} (D = ${head_dim}, ${layout}).`
+    `together: ${banks} of 32 banks, ${plural(wavefronts, "wavefront")} (D = ${head_dim}, ${layout}).`
   );
 }
 
@@ -235,7 +235,7 @@ function drawTurns(ctx, theme, { lane, phase, request }) {
   const { x, y, bank, height } = TURNS;
   const lanes = [...Array(8).keys()].map((r) => 8 * phase + r);
   const count = Math.max(...lanes.map((l) => request.turns[l])) + 1;
-  write(ctx, theme, `Rows ${request.rows[lanes[0]]} to ${request.rows[lanes[7]]} by bank: ${count} wavefront${count > 1 ? "s" : ""}`, x, y - 34, { bold: true });
+  write(ctx, theme, `Rows ${request.rows[lanes[0]]} to ${request.rows[lanes[7]]} by bank: ${plural(count, "wavefront")}`, x, y - 34, { bold: true });
   write(ctx, theme, "bank", x - 4, y - 10, { size: 10.5, align: "right" });
   for (let n = 0; n < 32; n += 4) write(ctx, theme, `${n}`, x + n * bank + 1, y - 10, { size: 10.5 });
   for (let turn = 0; turn < count; turn++) {
@@ -256,17 +256,6 @@ function drawTurns(ctx, theme, { lane, phase, request }) {
   write(ctx, theme, `All four matrices: ${all.join(" + ")} = ${total}`, x, y + count * height + 16);
 }
 
-// Radio buttons for one of `options` (value -> words); change(value) is called with the new one.
-function choice(legend, options, start, change) {
-  const group = `ak-${Math.random().toString(36).slice(2)}`; // radio buttons of two views must not join
-  const labels = Object.entries(options).map(([value, words]) => {
-    const input = control("input", { type: "radio", name: group, value, onchange: () => change(value) });
-    input.checked = value === `${start}`;
-    return element("label", {}, input, words);
-  });
-  return element("fieldset", {}, element("legend", {}, legend), ...labels);
-}
-
 function render({ model, el }) {
   const { lanes, requests, start } = model.get("meta");
   const settings = { ...start };
@@ -282,9 +271,9 @@ function render({ model, el }) {
   const root = element("div", { class: "ak-widget", "data-widget": "fragments" },
     element("div", { class: "ak-row" }, controls.prev, controls.next, controls.row),
     element("div", { class: "ak-row" },
-      choice("ldmatrix reads", reads, start.reads, change("reads")),
-      choice("The tile is", { plain: "plain", swizzled: "swizzled" }, start.layout, change("layout")),
-      choice("Head dimension D", { 64: "64", 128: "128" }, start.head_dim, (value) => change("head_dim")(Number(value)))),
+      radios("ldmatrix reads", reads, start.reads, change("reads")),
+      radios("The tile is", { plain: "plain", swizzled: "swizzled" }, start.layout, change("layout")),
+      radios("Head dimension D", { 64: "64", 128: "128" }, start.head_dim, (value) => change("head_dim")(Number(value)))),
     status,
     element("div", { class: "ak-columns" }, product, tile),
     element("div", { class: "ak-note" },

@@ -52,12 +52,11 @@ function render({ model, el }) {
     settings.threads = Number(chosen);
     redraw();
   });
-  const swatch = (colour, words) => element("span", {}, element("span", { class: "ak-swatch", style: `background: ${colour}` }), words);
   const root = element("div", { class: "ak-widget", "data-widget": "launch-grid" },
     element("div", { class: "ak-row" }, controls.prev, controls.next, controls.row),
     element("div", { class: "ak-row" }, size),
     status, canvas,
-    element("div", { class: "ak-legend" }, swatch(colours[0], "a warp, 32 threads"), swatch(colours[1], "the next warp"), swatch(colours[2], "idle")));
+    element("div", { class: "ak-legend" }, legendItem(colours[0], "a warp, 32 threads"), legendItem(colours[1], "the next warp"), legendItem(colours[2], "idle")));
   el.append(root);
 
   function redraw() {

@@ -19,7 +19,7 @@ function describe(stride, elementBytes) {
   const [moved, wanted] = [SECTOR * count, stride ? LANES * elementBytes : elementBytes];
   const times = moved / wanted;
   const verdict = times > 1 ? `${Number(times.toFixed(2))} times as many as are wanted` : "nothing moves in vain";
-  return `Stride ${stride}, ${elementBytes} bytes a lane: the addresses fall into ${count} sector${count === 1 ? "" : "s"}. ` +
+  return `Stride ${stride}, ${elementBytes} bytes a lane: the addresses fall into ${plural(count, "sector")}. ` +
     `${bytes(moved)} bytes move for ${bytes(wanted)} different bytes wanted: ${verdict}.`;
 }
 
@@ -75,12 +75,11 @@ function render({ model, el }) {
     settings.elementBytes = Number(chosen);
     redraw();
   });
-  const swatch = (colour, words) => element("span", {}, element("span", { class: "ak-swatch", style: `background: ${colour}` }), words);
   const root = element("div", { class: "ak-widget", "data-widget": "load-sectors" },
     element("div", { class: "ak-row" }, controls.prev, controls.next, controls.row),
     element("div", { class: "ak-row" }, size),
     status, canvas,
-    element("div", { class: "ak-legend" }, swatch(colours[0], "asked for"), swatch(colours[1], "moves with it")));
+    element("div", { class: "ak-legend" }, legendItem(colours[0], "asked for"), legendItem(colours[1], "moves with it")));
   el.append(root);
 
   function redraw() {

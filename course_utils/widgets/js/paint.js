@@ -1,5 +1,4 @@
 // paint.js — paint a mask on a grid of 64 × 64 cells, and see what it costs, how far it reaches, and its code (chapter 04).
-// widgets/paint.py computes the same.
 // with masks.js
 // with address.js
 // with score.js
@@ -237,7 +236,7 @@ function drawGrid(ctx, theme, px, { grid, cell, tiles, query, cursor }) {
 // What the row draws on, a column for each cell: the earlier it is reached, the higher.
 function drawReach(ctx, theme, px, { cell, layers, query, reached }) {
   const [x, top] = [GRID.x, GRID.y + SIDE * px + GRID.foot + GRID.gap];
-  write(ctx, theme, `${cell === 1 ? "Token" : "Block"} ${query} draws on, within ${layers} layer${layers > 1 ? "s" : ""}`, x, top - 12, { bold: true });
+  write(ctx, theme, `${cell === 1 ? "Token" : "Block"} ${query} draws on, within ${plural(layers, "layer")}`, x, top - 12, { bold: true });
   reached.forEach((layer, j) => {
     if (layer < 0 || layer > layers) return;
     const high = (GRID.strip * (layers + 1 - layer)) / (layers + 1);
@@ -306,8 +305,8 @@ function render({ model, el }) {
     status,
     element("div", { class: "ak-columns" },
       element("div", {}, canvas, element("div", { class: "ak-legend" },
-        element("span", {}, element("span", { class: "ak-swatch", style: `background: ${COLOURS.Q}` }), "seen"),
-        element("span", {}, element("span", { class: "ak-swatch ak-hatch" }), "a tile of 64 that is skipped")),
+        legendItem(COLOURS.Q, "seen"),
+        legendItem("", "a tile of 64 that is skipped", "ak-hatch")),
         element("div", { class: "ak-note" }, "Keys: arrows move, with Shift by 8; space paints or erases.")),
       panel), aloud);
   el.append(root);
@@ -464,7 +463,7 @@ function render({ model, el }) {
     const [small] = found.tiles;
     const unit = settings.cell === 1 ? "tokens" : "blocks";
     status.textContent = `Density ${percent(small.pairs / found.length ** 2)}; ${small.skipped} of ${small.side ** 2} tiles of 64 are skipped. ` +
-      `Row ${step} draws on ${within} of ${SIDE} ${unit} within ${settings.layers} layer${settings.layers > 1 ? "s" : ""}.${aim}`;
+      `Row ${step} draws on ${within} of ${SIDE} ${unit} within ${plural(settings.layers, "layer")}.${aim}`;
     const brush = `${settings.on}s a ${settings.shape}, ${settings.size === 1 ? "1 cell" : `${settings.size} cells`} wide`;
     canvas.setAttribute("aria-label", `A grid of 64 by 64 cells to paint on. Space ${brush}. ${status.textContent}`);
     address.note();

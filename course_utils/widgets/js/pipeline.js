@@ -71,12 +71,11 @@ function render({ model, el }) {
     settings.from = Number(time.input.value);
     redraw();
   });
-  const swatch = ([colour, words], kind) => element("span", {}, element("span", { class: kind === WAIT ? "ak-swatch ak-hatch" : "ak-swatch", style: kind === WAIT ? "" : `background: ${colour}` }), words);
   const root = element("div", { class: "ak-widget", "data-widget": "pipeline" },
     element("div", { class: "ak-row" }, controls.prev, controls.next, controls.row),
     element("div", { class: "ak-row" }, time.row),
     status, canvas,
-    element("div", { class: "ak-legend" }, ...Object.entries(kinds).map(([kind, look]) => swatch(look, kind))));
+    element("div", { class: "ak-legend" }, ...Object.entries(kinds).map(([kind, [colour, words]]) => (kind === WAIT ? legendItem("", words, "ak-hatch") : legendItem(colour, words)))));
   el.append(root);
 
   function redraw() {

@@ -146,10 +146,6 @@ function adviceItem() {
   return { root, show };
 }
 
-function swatch(style, words) {
-  return element("span", {}, element("span", { class: `ak-swatch ${style === "hatch" ? "ak-hatch" : ""}`, style: style === "hatch" ? "" : `background: ${style}` }), words);
-}
-
 function render({ model, el }) {
   const { lengths, choices } = model.get("meta");
   const canvas = element("canvas", { role: "img" });
@@ -176,8 +172,8 @@ function render({ model, el }) {
     status,
     canvas,
     element("div", { class: "ak-legend" },
-      swatch(COLOURS.K, "computed, and stored in HBM"), swatch("hatch", "computed, stored, and masked"),
-      swatch(COLOURS.Q, "computed, kept on the chip"), swatch("transparent", "skipped"),
+      legendItem(COLOURS.K, "computed, and stored in HBM"), legendItem("", "computed, stored, and masked", "ak-hatch"),
+      legendItem(COLOURS.Q, "computed, kept on the chip"), legendItem("transparent", "skipped"),
       element("span", {}, "each square is S: queries down, keys across")),
     table, parts, decode, notes,
     element("div", { class: "ak-title" }, "What to try, in this order"), advice);

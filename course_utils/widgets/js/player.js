@@ -58,12 +58,6 @@ export function toAddress(rec, view, usual = view) {
   };
 }
 
-// Before a page could have several players its address was #step=130&warp=3&cell=tile+132.
-function formerAddress(hash) {
-  const given = new URLSearchParams(hash.replace(/^#/, ""));
-  return ["step", "warp", "cell"].some((name) => given.has(name)) ? Object.fromEntries(given) : null;
-}
-
 async function render({ model, el }) {
   const root = element("div", { class: "ak-widget", "data-widget": "player" },
     element("div", { class: "ak-status", "aria-live": "polite" }, "The recording is being unpacked."));
@@ -196,7 +190,7 @@ function showPlayer(rec, model, root) {
     const change = fromAddress(rec, texts, usual);
     view.step = change.step; // no step is taken: that would turn to what it touches, away from the chosen cell
     act.set(change);
-  }, formerAddress);
+  });
   if (rec.meta.start?.intoView) {
     root.scrollIntoView({ block: "start" }); // a button has opened it, perhaps far above
     rec.meta.start.intoView = false; // and no other view of it moves the page
@@ -285,22 +279,6 @@ function keysInWords(jumps) {
   const there = jumps.filter(({ isThere }) => isThere?.() ?? true);
   const keys = [["← →", "a step"], ...there.map(({ name, key }) => [key, name]), ...(LESS_MOTION.matches ? [] : [["p", "play"]])];
   return [...keys.map(([key, name]) => element("span", {}, element("kbd", {}, key), ` ${name}`)), element("span", {}, "with ", element("kbd", {}, "⇧"), " backwards")];
-}
-
-// Two buttons with the name of a jump between them.
-function jumpButtons({ name, to, isThere, isIdle }, jump) {
-  const one = (backwards) => control("button", {
-    type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => jump(backwards),
-  }, backwards ? "◀" : "▶");
-  const [previous, next] = [one(true), one(false)];
-  const node = element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next);
-  const draw = () => {
-    node.hidden = !(isThere?.() ?? true);
-    node.classList.toggle("ak-idle", isIdle?.() ?? false);
-    enable(previous, to(true));
-    enable(next, to(false));
-  };
-  return { node, draw };
 }
 
 const STEPS_A_SECOND = 8;

@@ -1,14 +1,15 @@
 // race.js — choose tile, stages, warps and order of a kernel, and race past cuDNN (chapter 07). What was measured answers
-// with its figure, a model answers for the rest; widgets/race.py computes the same.
+// with its figure, a model answers for the rest.
 // with address.js
 // with score.js
 
 const SHARED_LIMIT = 227 * 1024; // bytes of shared memory that a block may have
-const OTHERS = 24; // registers of a thread beside S, P and O
+const OTHERS = 24; // registers of a thread beside S, P and O: addresses, maxima, sums; recorded kernels have 15 to 32
 const PLACES = { 2: [2, 2], 3: [3, 2], 4: [4, 4] }; // for tiles of K, and of V
 const BARS = { x: 132, top: 22, high: 22, gap: 12, most: 1.35 };
 
-// The choices, with those set back that have no effect here.
+// The choices, with those set back that have no effect here: an order if all rows are equally long, the next item if there
+// is none, and so on.
 export function settled(problem, choices) {
   const own = { ...choices };
   const queued = own.blocks === "stay" && own.order !== "lie";
@@ -35,6 +36,7 @@ export function resources(problem, choices) {
   const places = PLACES[choices.places][0] + PLACES[choices.places][1];
   const tilesOfRows = choices.blocks === "stay" ? 2 : 1; // Q; and O, which leaves while the next Q comes
   const shared = 2 * d * (64 * consumers * tilesOfRows + places * keys) + 528 * consumers + 24 + 16 * places;
+  // 64 rows of S (fp32), of P (16 bits) and of O (fp32), shared by 128 threads.
   const needed = Math.floor(keys / 2) + Math.floor(keys / 4) + Math.floor(d / 2) + OTHERS;
   const registers = registersOf(choices, consumers);
   const why = [];
@@ -46,7 +48,7 @@ export function resources(problem, choices) {
 const nameOf = (figures, choices) => Object.keys(figures.choices).map((name) => choices[name]).join(".");
 
 // By what factor each choice that is not the record's changed the record's ratio: [[names], factor], where there is one.
-function losses(problem, choices) {
+export function losses(problem, choices) {
   return Object.entries(problem.losses)
     .map(([joined, of]) => [joined.split(","), of])
     .map(([names, of]) => [names, of[names.map((name) => choices[name]).join(",")]])

@@ -157,12 +157,7 @@ function render({ model, el }) {
   };
   factor.input.addEventListener("input", () => change("exponent", Number(factor.input.value)));
   causal.addEventListener("change", () => change("causal", causal.checked));
-  const group = `ak-mode-${Math.random().toString(36).slice(2)}`; // radio buttons of two views must not join
-  const modes = ["weights", "scores"].map((mode) => {
-    const input = control("input", { type: "radio", name: group, value: mode, onchange: () => change("mode", mode) });
-    input.checked = mode === settings.mode;
-    return element("label", {}, input, mode);
-  });
+  const modes = radios("Show", ["weights", "scores"], settings.mode, (mode) => change("mode", mode));
 
   const root = element("div", { class: "ak-widget", "data-widget": "score-heatmap" },
     element("div", { class: "ak-columns ak-controls-last" }, canvas,
@@ -173,7 +168,7 @@ function render({ model, el }) {
           "Click a row, or step through the rows."),
         steps.row,
         element("div", { class: "ak-row" }, steps.prev, steps.next),
-        element("fieldset", {}, element("legend", {}, "Show"), ...modes),
+        modes,
         element("label", {}, causal, "causal mask: a query sees no later key"),
         factor.row,
         status)));

@@ -63,15 +63,21 @@ function stepper(label, last, move) {
   return { ...parts, prev, next };
 }
 
-// Radio buttons for one of `options`; change(value) is called with the new one, as a text.
+// Radio buttons for one of `options`, an array, or value → words; change(value) is called with the new one.
 function radios(legend, options, start, change) {
   const group = `ak-${Math.random().toString(36).slice(2)}`; // two views must not share a group
-  const labels = options.map((value) => {
+  const named = Array.isArray(options) ? options.map((value) => [value, `${value}`]) : Object.entries(options);
+  const labels = named.map(([value, words]) => {
     const input = control("input", { type: "radio", name: group, value, onchange: () => change(value) });
-    input.checked = value === start;
-    return element("label", {}, input, `${value}`);
+    input.checked = `${value}` === `${start}`;
+    return element("label", {}, input, words);
   });
   return element("fieldset", {}, element("legend", {}, legend), ...labels);
+}
+
+// A sample of how something looks, its background or a class, in front of words.
+function legendItem(background, words, name = "") {
+  return element("span", {}, element("span", { class: `ak-swatch ${name}`, style: `background: ${background}` }), words);
 }
 
 // Whether a button can do anything now. It stays focusable: `disabled` would throw the keyboard's user out.
@@ -234,6 +240,8 @@ function number(value, digits = 2) {
 
 const FIGURES = new Intl.NumberFormat("en-US"); // to make one takes longer than a picture may
 const bytes = (count) => FIGURES.format(count);
+
+const plural = (n, one, many = `${one}s`) => `${bytes(n)} ${n === 1 ? one : many}`;
 
 function shorten(text, most) {
   return text.length <= most ? text : `${text.slice(0, most - 1)}…`;

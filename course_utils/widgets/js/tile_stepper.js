@@ -239,10 +239,6 @@ function globalMeter(meta, total) {
   return { node, show };
 }
 
-function swatch(style, text, hatched = false) {
-  return element("span", {}, element("span", { class: hatched ? "ak-swatch ak-hatch" : "ak-swatch", style }), text);
-}
-
 function render({ model, el }) {
   const meta = model.get("meta");
   const steps = unpack(meta, floats(model.get("data")));
@@ -262,10 +258,10 @@ function render({ model, el }) {
     element("div", { class: "ak-columns" },
       element("div", { class: "ak-overview" }, overview,
         element("div", { class: "ak-legend" },
-          swatch(`border: 2.5px solid ${COLOURS.pick}`, "this tile"),
-          swatch(`background: color-mix(in srgb, ${COLOURS.S} 35%, transparent)`, "done"),
-          ...(meta.is_causal ? [swatch("", "skipped", true)] : []),
-          swatch("", "to come"))),
+          legendItem(`none; border: 2.5px solid ${COLOURS.pick}`, "this tile"),
+          legendItem(`color-mix(in srgb, ${COLOURS.S} 35%, transparent)`, "done"),
+          ...(meta.is_causal ? [legendItem("", "skipped", "ak-hatch")] : []),
+          legendItem("", "to come"))),
       closeUp),
     ...(meta.small ? [] : [element("div", { class: "ak-meters" }, sharedMeter(meta), meter.node)]));
   el.append(root);

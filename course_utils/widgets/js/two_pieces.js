@@ -55,7 +55,7 @@ function describe({ m1, m2, a1, a2, l, l1, l2 }, cut) {
   const shrinks = same
     ? "Both pieces have the same maximum: neither shrinks."
     : `The ${which} piece has the smaller maximum: all of it shrinks by e^(${number(Math.min(m1, m2), 1)} − ${number(Math.max(m1, m2), 1)}) = ${number(Math.min(a1, a2), 3)}.`;
-  return `Cut after ${cut} score${cut > 1 ? "s" : ""}. ${shrinks} l = ${number(a1, 3)} · ${number(l1, 3)} + ${number(a2, 3)} · ${number(l2, 3)} = ${number(l, 4)}, wherever the cut is.`;
+  return `Cut after ${plural(cut, "score")}. ${shrinks} l = ${number(a1, 3)} · ${number(l1, 3)} + ${number(a2, 3)} · ${number(l2, 3)} = ${number(l, 4)}, wherever the cut is.`;
 }
 
 function render({ model, el }) {

@@ -125,8 +125,7 @@ function firstWords(rec) {
 // ---- memory: who wrote a cell, and when
 
 // Each array with the size of its cells: the largest power of two up to 4 bytes at which no write begins or ends inside a
-// cell. `base` is the number of its first cell, `kept` the place of its bytes in arrays.initial. Recordings from before
-// structs were taken apart have no `begin`.
+// cell. `base` is the number of its first cell, `kept` the place of its bytes in arrays.initial.
 function arraysOf(rec) {
   const sizes = rec.meta.arrays.map(({ itemsize, low }) => Math.min(4, powerOfTwo(itemsize | low | 4)));
   forEachStep(rec, (step) => {
@@ -139,7 +138,7 @@ function arraysOf(rec) {
   });
   let [base, kept] = [0, 0];
   return rec.meta.arrays.map((array, n) => {
-    const one = { begin: 0, is_vector: false, ...array, ...formOf(rec.meta, array), number: n, cell: sizes[n], base, kept, end: array.low + array.bytes };
+    const one = { ...array, ...formOf(rec.meta, array), number: n, cell: sizes[n], base, kept, end: array.low + array.bytes };
     base += Math.ceil(array.bytes / sizes[n]);
     kept += array.bytes;
     return one;
@@ -636,7 +635,7 @@ export function otherOfLine(rec, file, line, step, { backwards = false, warp = n
 
 // Whether a place lies in a line, or in what is called there.
 function isInLine(rec, place, file, line) {
-  for (; place >= 0; place = rec.meta.places[place][2] ?? -1) {
+  for (; place >= 0; place = rec.meta.places[place][2]) {
     const [its, number] = rec.meta.places[place];
     if (its === file) return number === line;
   }
@@ -652,7 +651,7 @@ export function placeOf(rec, step) {
 // Where a step lies in a file: its own line or, if it lies in another file, the line from which that was called. -1: not
 // in this file.
 export function lineIn(rec, step, file) {
-  for (let place = step < 0 ? -1 : rec.steps.place[step]; place >= 0; place = rec.meta.places[place][2] ?? -1) {
+  for (let place = step < 0 ? -1 : rec.steps.place[step]; place >= 0; place = rec.meta.places[place][2]) {
     if (rec.meta.places[place][0] === file) return rec.meta.places[place][1];
   }
   return -1;
@@ -697,7 +696,7 @@ export function sectorsOf(rec, step) {
 function variablesOf(meta) {
   let words = 0;
   const list = meta.variables.map((variable, number) => {
-    const one = { words: 1, ...variable, number, base: words };
+    const one = { ...variable, number, base: words };
     words += one.count * one.words;
     return one;
   });

@@ -20,3 +20,19 @@ function coloursOf(root) {
 
 // What a reader may want below a line of words, closed at first.
 const fold = (words, ...nodes) => element("details", {}, element("summary", {}, words), ...nodes);
+
+// Two buttons with the name of a jump between them.
+function jumpButtons({ name, to, isThere, isIdle }, jump) {
+  const one = (backwards) => control("button", {
+    type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => jump(backwards),
+  }, backwards ? "◀" : "▶");
+  const [previous, next] = [one(true), one(false)];
+  const node = element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next);
+  const draw = () => {
+    node.hidden = !(isThere?.() ?? true);
+    node.classList.toggle("ak-idle", isIdle?.() ?? false);
+    enable(previous, to(true));
+    enable(next, to(false));
+  };
+  return { node, draw };
+}

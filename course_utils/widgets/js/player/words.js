@@ -16,8 +16,6 @@ const DOES = {
   exchange: ["exchanges numbers between its lanes", "exchange numbers"],
 };
 
-const plural = (n, one, many = `${one}s`) => `${bytes(n)} ${n === 1 ? one : many}`;
-
 // Numbers as ranges: [0, 1, 2, 5] -> "0–2, 5".
 export function ranges(numbers) {
   const parts = [];
