@@ -56,8 +56,8 @@ ONE_THEME = pytest.mark.exhaustive("launch-grid has both themes in make test, th
 @pytest.mark.parametrize(
     ("name", "theme"),
     [
-        *(("launch-grid", "light"), ("launch-grid", "dark"), ("dsa-explorer", "dark"), ("barrier", "light")),
-        *(pytest.param(*both, marks=ONE_THEME) for both in (("dsa-explorer", "light"), ("barrier", "dark"))),
+        *(("launch-grid", "light"), ("launch-grid", "dark"), ("dsa-explorer", "light"), ("barrier", "dark")),
+        *(pytest.param(*both, marks=ONE_THEME) for both in (("dsa-explorer", "dark"), ("barrier", "light"))),
         *(pytest.param(name, theme, marks=OTHERS) for name in ALL if name not in SAMPLE for theme in ("light", "dark")),
     ],
 )
