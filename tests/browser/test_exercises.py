@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_utils.grading.catalog import exercise
@@ -18,8 +19,14 @@ FINISHED = """(root) => root.getAttribute("aria-busy") === "false" && !root.quer
     && root.querySelector(".ak-status").textContent.includes("points")"""
 
 
-def test_the_self_check_grades_the_skeleton_plays_a_wrong_kernel_and_grades_the_solution(lab, open_notebook):
+def test_the_self_check_grades_the_skeleton_plays_a_wrong_kernel_and_grades_the_solution(
+    lab, open_notebook, without_sandbox
+):
     task = exercise(ID)
+    path = lab.folder / "exercises" / f"{ID}.ipynb"
+    skeleton = nbformat.read(path, as_version=4)
+    skeleton.cells.append(nbformat.v4.new_code_cell(without_sandbox))
+    nbformat.write(skeleton, path)
     notebook = open_notebook(f"exercises/{ID}.ipynb")
     notebook.assert_every_cell_ran()
     (panel,) = notebook.widgets()

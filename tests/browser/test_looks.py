@@ -89,8 +89,8 @@ SHOWN = [
 ]
 
 
-def test_what_cells_show_can_be_read_in_both_themes(each_theme, run_cells):
-    notebook = run_cells(SHOWN)
+def test_what_cells_show_can_be_read_in_both_themes(each_theme, run_cells, without_sandbox):
+    notebook = run_cells([f"{without_sandbox}\n{SHOWN[0]}", *SHOWN[1:]])
     notebook.assert_every_cell_ran()
     for theme in each_theme:
         for index in range(1, len(SHOWN)):

@@ -19,13 +19,10 @@ PUZZLE = "00_start_here/guard"
         pytest.param("JupyterLab Dark", marks=pytest.mark.exhaustive("the second theme: the light one in make test")),
     ],
 )
-def test_a_puzzle_says_what_is_wrong_and_opens_its_hint_and_solution(run_cells, theme):
+def test_a_puzzle_says_what_is_wrong_and_opens_its_hint_and_solution(run_cells, without_sandbox, theme):
     puzzle = find_puzzle(PUZZLE)
-    cells = [
-        "%load_ext course_utils.puzzles",
-        *(f"%%puzzle {PUZZLE}\n{text}" for text in (puzzle.given, puzzle.solved)),
-    ]
-    notebook = run_cells(cells)
+    given, solved = (f"%%puzzle {PUZZLE}\n{text}" for text in (puzzle.given, puzzle.solved))
+    notebook = run_cells(["%load_ext course_utils.puzzles", given, without_sandbox, solved])
     notebook.assert_every_cell_ran()
     page = notebook.page
     set_theme(page, theme)
@@ -48,10 +45,11 @@ def test_a_puzzle_says_what_is_wrong_and_opens_its_hint_and_solution(run_cells, 
         set_theme(page)
 
 
-def test_a_wrong_kernel_and_a_right_one_can_be_watched(run_cells):
+def test_a_wrong_kernel_and_a_right_one_can_be_watched(run_cells, without_sandbox):
     puzzle = find_puzzle(PUZZLE)
     texts = (puzzle.given, puzzle.solved, puzzle.given.replace("}", ""))
-    notebook = run_cells(["%load_ext course_utils.puzzles", *(f"%%puzzle {PUZZLE}\n{text}" for text in texts)])
+    cells = [f"%%puzzle {PUZZLE}\n{text}" for text in texts]
+    notebook = run_cells([without_sandbox, "%load_ext course_utils.puzzles", *cells])
     notebook.assert_every_cell_ran()
     page = notebook.page
     assert page.locator(f"{FRONT} .cm-lineNumbers").count() >= 3, "messages name lines"

@@ -46,14 +46,19 @@ def grade(submission, seed, device, isolation):
 
 
 @pytest.fixture(scope="package", autouse=True)
-def alembic_once() -> Iterator[None]:
-    """For each new gradebook nbgrader starts alembic to ask for its own newest version: the same each time."""
+def asked_and_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For each new gradebook nbgrader starts alembic to ask for its own newest version, and for each page nbconvert
+    compiles its templates: the same each time."""
     if not importlib.util.find_spec("nbgrader"):
         yield
         return
     import nbgrader.api
+    from jinja2 import Environment, FileSystemBytecodeCache
+    from nbconvert.exporters import templateexporter
 
+    compiled = FileSystemBytecodeCache(str(tmp_path_factory.mktemp("templates")))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templateexporter, "Environment", functools.partial(Environment, bytecode_cache=compiled))
         patch.setattr(nbgrader.api, "get_alembic_version", functools.cache(nbgrader.api.get_alembic_version))
         yield
 

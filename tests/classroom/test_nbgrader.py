@@ -237,7 +237,8 @@ def test_every_hand_in_gets_a_grade_and_a_page(classroom, grades, tmp_path):
     points.update(ada=POINTS, cheater=1, deleted=2, endless=3)
 
     assert nbgrader_course.feedback(classroom) == 0
-    assert scores(classroom) == {
+    marks = scores(classroom)
+    assert marks == {
         "ada": (POINTS, False),
         "cheater": (1, False),
         "deleted": (2, False),
@@ -247,7 +248,7 @@ def test_every_hand_in_gets_a_grade_and_a_page(classroom, grades, tmp_path):
     shown = pages(classroom)
     assert shown.keys() == {"ada", "cheater", "deleted", "endless"} | broken
     for student, page in shown.items():
-        assert f'<p class="points">{int(scores(classroom)[student][0])} of {POINTS} points</p>' in page
+        assert f'<p class="points">{int(marks[student][0])} of {POINTS} points</p>' in page
         assert not any(
             secret in page for secret in ("hidden()", str(tmp_path), "explained", "<b>n</b>", "of the teacher")
         )

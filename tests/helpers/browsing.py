@@ -32,7 +32,8 @@ def wait_until_complete(page: Page) -> None:
 def served(folder: Path) -> Iterator[str]:
     """The address at which the files in `folder` are served to this machine."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # By default it looks twice a second whether it is to end.
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:

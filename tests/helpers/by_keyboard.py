@@ -19,7 +19,8 @@ _SAID = """(root) => [
 ].join("\\n")"""
 # All that the keyboard must come to, and does not: of radio buttons the one that is chosen.
 _LEFT_OUT = """(root, reached) => [...root.querySelectorAll("input, select, button, summary, [tabindex]")]
-    .filter((one) => !one.disabled && one.tabIndex >= 0 && one.getClientRects().length && one.checkVisibility())
+    .filter((one) => !one.disabled && (one.tabIndex >= 0 || one.matches("input, select, button, summary")))
+    .filter((one) => one.getClientRects().length && one.checkVisibility())
     .filter((one) => one.type !== "radio" || one.checked)
     .filter((one) => !reached.includes(one.stop)).map((one) => one.outerHTML)"""
 # Where the keyboard is in the widget. Each element gets a number of its own, whatever is drawn before it.

@@ -771,10 +771,10 @@ def test_variables_of_8_bytes_and_of_letters_are_shown(open_widget):
 
 @pytest.mark.browser
 def test_a_long_recording_is_shown_before_its_variables_are_unpacked(open_widget):
-    meta, data = with_many_changes(swap(), 3_000_042)
+    meta, data = with_many_changes(swap(), 1_000_042)
     page = open_widget(Player(meta={**meta, "start": {"lane": 5}}, data=data, step=10))
     row = page.locator(".ak-variables tbody tr", has_text="other")
-    row.filter(has_text="41").wait_for()  # 3,000,041 % 100
+    row.filter(has_text="41").wait_for()  # 1,000,041 % 100
     assert row.inner_text().endswith("41\tnow")
     told = """async () => {
         const m = await import(scriptUrl);
@@ -806,25 +806,33 @@ def file_page(tmp_path_factory, transpose):
     return path
 
 
+@pytest.fixture(scope="module")
+def offline_page(browser):
+    context = browser.new_context(offline=True)
+    yield context.new_page()
+    context.close()
+
+
 @pytest.fixture
-def opened(browser, file_page):
-    """opened(width, address="", scheme="light") -> the page from disk, once its memory is drawn; offline."""
-    contexts = []
+def opened(offline_page, file_page):
+    """opened(width, address="", scheme="light") -> the page from disk, loaded anew, once its memory is drawn."""
+    errors = []
+
+    def note(error):
+        errors.append(str(error))
 
     def open_page(width, address="", scheme="light"):
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
-        contexts.append(context)
-        page = context.new_page()
-        errors = []
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"{file_page.as_uri()}{address}")
-        page.wait_for_selector(".ak-grid")
+        offline_page.goto("about:blank")
+        offline_page.set_viewport_size({"width": width, "height": 900})
+        offline_page.emulate_media(color_scheme=scheme)
+        offline_page.goto(f"{file_page.as_uri()}{address}")
+        offline_page.wait_for_selector(".ak-grid")
         assert not errors
-        return page
+        return offline_page
 
+    offline_page.on("pageerror", note)
     yield open_page
-    for context in contexts:
-        context.close()
+    offline_page.remove_listener("pageerror", note)
 
 
 @pytest.mark.browser
