@@ -455,7 +455,7 @@ def went_into(recording, write):
     return found[::-1]
 
 
-@all_of("name", [*KERNELS, "v2 backward_dk_dv, d=64, L=200"])
+@all_of("name", ["matmul_tiled", "softmax, L=128", *sorted(FROM_REGISTERS), "v2 backward_dk_dv, d=64, L=200"])
 def test_what_went_into_a_write_is_what_a_look_at_all_steps_finds(name):
     recording, _ = of_course(name)
     c, rng = recording.columns, np.random.default_rng(2)

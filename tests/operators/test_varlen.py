@@ -66,7 +66,14 @@ def assert_right(reports):
     assert not [str(report) for report in reports if not report.passed]
 
 
-@pytest.mark.parametrize(("ends", "mask"), list(itertools.product(ENDS, MASKS)))
+def each_end_once():
+    """All masks where lengths are unequal, which they see most of; one of them for each of the others."""
+    other = pytest.mark.exhaustive("`make test` has these ends under another mask, and this mask with other ends")
+    for (e, ends), (m, mask) in itertools.product(enumerate(ENDS), enumerate(MASKS)):
+        yield pytest.param(ends, mask, marks=() if ends == "unequal" or (e - m) % 3 == 0 else other)
+
+
+@pytest.mark.parametrize(("ends", "mask"), each_end_once())
 def test_each_sequence_is_as_if_it_were_alone(ends, mask, device):
     n = list(ENDS).index(ends) + list(MASKS).index(mask)
     inputs, cu_seq, grad_out = inputs_of(
