@@ -11,7 +11,7 @@ from course_utils import checks, patterns
 from course_utils.emulator import configure, profile, sanitize
 from course_utils.operators import flash_attention_v2, sparse_attention, sparse_launch, varlen, varlen_attention
 from tests.helpers.deterministic import told_to_be_deterministic
-from tests.helpers.one_of_each import every_second
+from tests.helpers.one_of_each import all_on_a_gpu, every_second
 from tests.helpers.tensors import random
 
 HALF, BF16 = torch.float16, torch.bfloat16
@@ -116,14 +116,16 @@ def gradients(way, device):
     return torch.autograd.grad(WAYS[way](*inputs, **sinks).square().sum(), inputs)
 
 
-SAME_KERNELS = pytest.mark.exhaustive(
-    "`make test` runs each kernel again, under other patterns; that no way takes atomics is tested below"
-)
 OPTIONS = "a window, sinks and a softcap", "lists, sinks and a softcap"
 RUN_AGAIN = "dilated", "documents", "equal blocks", "packed sequences", *OPTIONS
 
 
-@pytest.mark.parametrize("way", [pytest.param(way, marks=() if way in RUN_AGAIN else SAME_KERNELS) for way in WAYS])
+@all_on_a_gpu(
+    "way",
+    zip(WAYS),
+    RUN_AGAIN.__contains__,
+    "`make test` runs each kernel again, under other patterns; that no way takes atomics is tested below",
+)
 def test_every_run_gives_the_same_bits(way, device):
     first = gradients(way, device)
     for n in range(6):  # each number of threads in each order

@@ -10,6 +10,7 @@ from course_utils.emulator import sanitize
 from course_utils.operators import sparse_launch, varlen, varlen_attention
 from tests.helpers import tensors
 from tests.helpers.deterministic import told_to_be_deterministic
+from tests.helpers.one_of_each import all_on_a_gpu
 
 HALF, BF16 = torch.float16, torch.bfloat16
 # Where sequences end, in queries and in keys: equal and unequal lengths, empty sequences, more queries than keys.
@@ -66,14 +67,17 @@ def assert_right(reports):
     assert not [str(report) for report in reports if not report.passed]
 
 
-def each_end_once():
+def in_turn(ends, mask):
     """All masks where lengths are unequal, which they see most of; one of them for each of the others."""
-    other = pytest.mark.exhaustive("`make test` has these ends under another mask, and this mask with other ends")
-    for (e, ends), (m, mask) in itertools.product(enumerate(ENDS), enumerate(MASKS)):
-        yield pytest.param(ends, mask, marks=() if ends == "unequal" or (e - m) % 3 == 0 else other)
+    return ends == "unequal" or (list(ENDS).index(ends) - list(MASKS).index(mask)) % 3 == 0
 
 
-@pytest.mark.parametrize(("ends", "mask"), each_end_once())
+@all_on_a_gpu(
+    "ends, mask",
+    itertools.product(ENDS, MASKS),
+    in_turn,
+    "`make test` has these ends under another mask, and this mask with other ends",
+)
 def test_each_sequence_is_as_if_it_were_alone(ends, mask, device):
     n = list(ENDS).index(ends) + list(MASKS).index(mask)
     inputs, cu_seq, grad_out = inputs_of(
