@@ -87,10 +87,10 @@ def read_until(ended: threading.Event) -> int:
     return reads
 
 
-MORE = pytest.mark.exhaustive("five times as many updates, and more kills")
+MORE = pytest.mark.exhaustive("two and a half times as many updates, and more kills")
 
 
-@pytest.mark.parametrize(("updates", "kills"), [(200, 3), pytest.param(1000, 5, marks=MORE)])
+@pytest.mark.parametrize(("updates", "kills"), [(400, 3), pytest.param(1000, 5, marks=MORE)])
 def test_nothing_acknowledged_is_lost_when_four_write_and_one_is_killed(
     context, data_home, tmp_path, capsys, updates, kills
 ):
