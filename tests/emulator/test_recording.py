@@ -525,9 +525,8 @@ def test_each_row_of_a_box_that_ends_past_the_array_has_its_source():
 # ---- what it costs
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_a_block_of_chapter_03_is_small_and_recorded_at_once(head_dim):
-    query, key, value = (torch.randn(1, 1, 128, head_dim).half() for _ in range(3))
+def test_a_block_of_chapter_03_is_small_and_recorded_at_once():
+    query, key, value = (torch.randn(1, 1, 128, 128).half() for _ in range(3))
     record(lambda: flash_attention_v2(query, key, value))  # what is compiled
     before = time.perf_counter()
     recording = record(lambda: flash_attention_v2(query, key, value))
