@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from course_utils.cuda import RawModule
-from course_utils.emulator import configure, record, sanitize
+from course_utils.emulator import configure, launch, record, sanitize
 from course_utils.emulator.recorded import OPS
 
 
@@ -111,12 +111,13 @@ ENDLESS = """float* y, int which) {
  y[0] = q; }"""
 
 
-def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit():
+def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit(monkeypatch):
     def asked(which):
         return run(ENDLESS, torch.zeros(64), np.int32(which), blocks=2)
 
+    monkeypatch.setattr(launch, "patience", lambda: 0.3)
     record(asked(4))  # what is compiled
-    with configure(time_limit=20):
+    with configure(time_limit=10):
         failures, seconds = [], []
         for which in range(3):
             before = time.perf_counter()
@@ -125,11 +126,11 @@ def test_a_loop_that_comes_no_further_does_not_wait_for_the_time_limit():
         with pytest.raises(ValueError, match=r"turns of its warps, the last in line 6, .* does a loop there end\?"):
             record(asked(3))
     assert [failure.partition(" (")[0] for failure in failures[:2]] == [
-        f"kernel.cu:{line}: time limit: in 1 s of computing there was no step to record, and no other block began"
+        f"kernel.cu:{line}: time limit: in 0.3 s of computing there was no step to record, and no other block began"
         for line in (3, 4)
     ]
     assert "barrier in a divergent branch" in failures[2] and recording.findings[0].tool == "synccheck"
-    assert max(seconds) < 18
+    assert max(seconds) < 9
 
 
 def test_a_launch_that_is_out_of_time_is_not_run_again():
@@ -140,7 +141,7 @@ def test_a_launch_that_is_out_of_time_is_not_run_again():
         threads=1,
     )
     before = time.perf_counter()
-    with configure(time_limit=1.0):
+    with configure(time_limit=0.5):
         recording = record(turning)
     assert "time limit" in recording.failure and recording.findings == () and time.perf_counter() - before < 15
     assert recording.columns["words.value"].view(np.float32).tolist() == [1]

@@ -365,17 +365,13 @@ def test_lanes_that_part_meet_again():
 # ---- kernels of the course
 
 KERNELS = (
-    "transpose_tiled",
     "matmul_tiled",
-    "scores, L=128",
     "softmax, L=128",
-    "output, L=128",
     "forward, L=256, causal",
-    "v2 step2_tensor_cores, d=64, L=200, causal",
     "v2 forward, d=64, L=200",
     "sparse csr_gather, L=200",
 )
-FROM_REGISTERS = {"output, L=128", "sparse csr_gather, L=200"}  # what they write was read in other statements
+FROM_REGISTERS = "sparse csr_gather, L=200"  # what it writes was read in other statements
 ROWS = {*READING, *WRITING}
 PRODUCER = 2  # a step of chapter 07, with a copy engine and products of a warpgroup
 
@@ -455,7 +451,7 @@ def went_into(recording, write):
     return found[::-1]
 
 
-@all_of("name", [*KERNELS, "v2 backward_dk_dv, d=64, L=200"])
+@all_of("name", ["matmul_tiled", "softmax, L=128", FROM_REGISTERS, "v2 backward_dk_dv, d=64, L=200"])
 def test_what_went_into_a_write_is_what_a_look_at_all_steps_finds(name):
     recording, _ = of_course(name)
     c, rng = recording.columns, np.random.default_rng(2)
@@ -468,7 +464,7 @@ def test_what_went_into_a_write_is_what_a_look_at_all_steps_finds(name):
         assert all(read.thread == write.thread for read in found)
         assert [read.step for read in found] == went_into(recording, write)
         has_reads += bool(found)
-    assert has_reads or name in FROM_REGISTERS
+    assert has_reads or name == FROM_REGISTERS
 
 
 @all_of("name", KERNELS)
@@ -529,9 +525,8 @@ def test_each_row_of_a_box_that_ends_past_the_array_has_its_source():
 # ---- what it costs
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_a_block_of_chapter_03_is_small_and_recorded_at_once(head_dim):
-    query, key, value = (torch.randn(1, 1, 128, head_dim).half() for _ in range(3))
+def test_a_block_of_chapter_03_is_small_and_recorded_at_once():
+    query, key, value = (torch.randn(1, 1, 128, 128).half() for _ in range(3))
     record(lambda: flash_attention_v2(query, key, value))  # what is compiled
     before = time.perf_counter()
     recording = record(lambda: flash_attention_v2(query, key, value))

@@ -141,7 +141,7 @@ def test_the_outermost_of_what_is_known_is_taken_apart_and_gaps_are_kept():
 
 @WITH_POINTERS
 def test_the_tiles_of_chapter_02_are_named():
-    arrays = shared_arrays(record(course_launches()["forward, L=256"].run))
+    arrays = shared_arrays(record(course_launches()["forward, L=256, causal"].run))
     assert [name for name, *_ in arrays] == ["tile.Q", "tile.K", "tile.V", "tile.P"]
     assert arrays[1][1:] == ("float32", (64, 17, 4), 128 * 17 * 16)
 

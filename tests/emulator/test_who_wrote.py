@@ -11,7 +11,7 @@ from tests.helpers.all_of import all_of
 from tests.helpers.small_subjects import SUBJECTS
 from tests.helpers.who_wrote import ZERO, Trial
 
-SAMPLE = ("softmax", "minimal_forward", "v2_tensor_cores")
+SAMPLE = ("softmax", "v2_tensor_cores")
 
 
 @pytest.fixture(scope="module")

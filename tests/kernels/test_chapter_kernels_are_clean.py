@@ -18,8 +18,14 @@ COUNTED = pytest.mark.exhaustive(
     "watched by the sanitizer, too, where its counters are compared with ncu's; here by each compiler"
 )
 MASKED = pytest.mark.exhaustive("`make test` has each length once, with and without the causal mask in turn")
-WATCHED = tuple(f"sparse {kernel}" for kernel in ("range_", "block_sparse_", "csr_gather"))
-SPARSE = pytest.mark.exhaustive("watched in tests/operators/test_sparse.py and in test_sparse_backward.py, too")
+WATCHED = (
+    *("sparse range_", "sparse block_sparse_", "sparse csr_gather"),
+    *("hopper step", "hopper forward", "hopper backward,"),
+)
+ELSEWHERE = pytest.mark.exhaustive(
+    "watched in tests/operators/test_sparse.py and test_flash_hopper….py, test_sparse_backward.py and "
+    "test_hopper_ladder.py, too"
+)
 FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*/*.cu"))]
 
 
@@ -27,7 +33,7 @@ FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*
     "name",
     [
         *(pytest.param(name, marks=COUNTED) for name in course_launches()),
-        *(pytest.param(name, marks=SPARSE) for name in hard_launches() if name.startswith(WATCHED)),
+        *(pytest.param(name, marks=ELSEWHERE) for name in hard_launches() if name.startswith(WATCHED)),
         *last_of_each_kernel(
             (name, name, launch) for name, launch in hard_launches().items() if not name.startswith(WATCHED)
         ),

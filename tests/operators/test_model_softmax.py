@@ -18,6 +18,7 @@ from course_utils.operators import (
     windowed,
 )
 from tests.helpers import model_softmax
+from tests.helpers.one_of_each import all_on_a_gpu
 
 HALF, BF16 = torch.float16, torch.bfloat16
 LENGTHS = ((1, 1), (65, 65), (130, 200), (113, 60), (3, 257), (200, 200))
@@ -32,18 +33,12 @@ def by_portable_kernels(monkeypatch):
     monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: False)
 
 
-def rotated():
-    """Each combination of the options; lengths, head dims with their dtypes, and kinds of input in turn."""
-    cases, kinds = [], itertools.cycle(checks.KINDS)
-    for n, (with_sinks, softcap, window) in enumerate(itertools.product((False, True), (None, 5.0, 50.0), WINDOWS)):
-        head_dim, dtype = ((64, HALF), (128, BF16), (40, HALF))[n % 3 if n % 4 else 1]
-        lengths = LENGTHS[n % len(LENGTHS)]
-        case = checks.AttentionCase(
-            1 + n % 2, 4, (4, 2)[n % 2], *lengths, head_dim, n % 3 > 0, next(kinds), (None, 0.3, -0.2)[n // 2 % 3]
-        )
-        name = f"window {window}, softcap {softcap}{', sinks' * with_sinks}"
-        cases.append(pytest.param(case, dtype, {"window": window, "softcap": softcap}, with_sinks, id=name))
-    return cases[1:]  # the first has none of them
+OPTIONS = list(itertools.product((False, True), (None, 5.0, 50.0), WINDOWS))
+
+
+def in_turn(*options):
+    """Every second combination: each option with each of the two others."""
+    return OPTIONS.index(options) % 2 == 0
 
 
 def sinks_of(case, device):
@@ -71,10 +66,20 @@ def assert_right(reports):
     assert not [str(report) for report in reports if not report.passed]
 
 
-@pytest.mark.parametrize(("case", "dtype", "options", "with_sinks"), rotated())
-def test_right_alone_and_together(case, dtype, options, with_sinks, device):
+@all_on_a_gpu(
+    "with_sinks, softcap, window",
+    OPTIONS[1:],  # the first has none of them
+    in_turn,
+    "`make test` has each of these options with each of the two others",
+)
+def test_right_alone_and_together(with_sinks, softcap, window, device):
+    """Lengths, head dims with their dtypes, and kinds of input in turn."""
+    n = OPTIONS.index((with_sinks, softcap, window)) // 2
+    head_dim, dtype = ((64, HALF), (128, BF16), (40, HALF))[n % 3 if n % 4 else 1]
+    lengths, kind, scale = LENGTHS[n % len(LENGTHS)], checks.KINDS[n % len(checks.KINDS)], (None, 0.3, -0.2)[n // 2 % 3]
+    case = checks.AttentionCase(1 + n % 2, 4, (4, 2)[n % 2], *lengths, head_dim, n % 3 > 0, kind, scale)
     sinks = sinks_of(case, device) if with_sinks else None
-    options = options | {"is_causal": case.is_causal}
+    options = {"window": window, "softcap": softcap, "is_causal": case.is_causal}
     assert_right(reports_of(flash_attention_v2, case, options, dtype, device, sinks))
 
 

@@ -56,7 +56,8 @@ class Held(torch.Tensor):
 
 def test_a_ready_launch_gives_its_own_tensors_to_each_stream_once(streams):
     lists, bits = (torch.zeros(8).as_subclass(Held) for _ in range(2))
-    gpu = SimpleNamespace(device=lists.device, launch=lambda *_: streams.now)  # the CPU stands for one
+    # the CPU stands for a GPU
+    gpu = SimpleNamespace(device=lists.device, stream=lambda: streams.now, launch=lambda *_: None)
     kernel = SimpleNamespace(name="kernel", _launch=lambda *_: gpu)
     launch, plain, other = ReadyLaunch(kernel, (1,), (1,), (PASSED, lists, np.int32(8), bits)), *torch.zeros(2, 8)
     for streams.now in (4, 4, 4, 5, 5, 4, 6):

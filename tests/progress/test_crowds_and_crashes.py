@@ -153,22 +153,23 @@ def test_nothing_acknowledged_is_lost_when_four_write_and_one_is_killed(
     assert {one.slug for one in kept.chapters} == set(finished)
 
 
-def draw_seed(data_home, barrier, seeds):
-    os.environ["XDG_DATA_HOME"] = data_home
-    barrier.wait()
-    seeds.put(progress.learner_seed())
+def draw_seeds(data_homes, barrier, seeds):
+    for home in data_homes:
+        os.environ["XDG_DATA_HOME"] = home
+        barrier.wait()
+        seeds.put((home, progress.learner_seed()))
 
 
 def test_processes_that_start_at_once_agree_on_the_seed(context, data_home):
-    for attempt in range(3):
-        barrier, seeds, home = context.Barrier(4), context.SimpleQueue(), str(data_home / str(attempt))
-        processes = [context.Process(target=draw_seed, args=(home, barrier, seeds)) for _ in range(4)]
-        for process in processes:
-            process.start()
-        drawn = {seeds.get() for _ in processes}
-        for process in processes:
-            process.join()
-        assert len(drawn) == 1
+    homes = [str(data_home / str(attempt)) for attempt in range(5)]
+    barrier, seeds = context.Barrier(4), context.SimpleQueue()
+    processes = [context.Process(target=draw_seeds, args=(homes, barrier, seeds)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    drawn = {seeds.get() for _ in range(len(processes) * len(homes))}
+    for process in processes:
+        process.join()
+    assert sorted(home for home, _ in drawn) == homes
 
 
 @pytest.mark.exhaustive("two kernels of Jupyter, which take seconds to start: four processes write at once above")

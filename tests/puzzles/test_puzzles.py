@@ -378,8 +378,8 @@ def test_a_right_kernel_hears_what_it_did_and_one_with_an_unset_variable_that_it
 
 def test_a_kernel_that_hangs_can_be_watched_up_to_there(monkeypatch):
     for module in (runner, replay):  # each launch takes all the time that it is given
-        monkeypatch.setattr(module, "LAUNCH_SECONDS", 0.5)
-        monkeypatch.setattr(module, "LATER_SECONDS", 0.5)
+        monkeypatch.setattr(module, "LAUNCH_SECONDS", 0.2)
+        monkeypatch.setattr(module, "LATER_SECONDS", 0.2)
     puzzle = find_puzzle("00_start_here/guard")
     text = puzzle.given.replace("c[i]", "const float first = a[i];\n    while (n > 0) {}\n    c[i]", 1)
     result = attempt(puzzle, text, seed=1)
