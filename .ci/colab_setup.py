@@ -25,8 +25,6 @@ except ImportError:  # pip is there, and brings its own copy
     from pip._vendor.packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).resolve().parents[1]
-# The page is Colab's own, and cells run in the kernel that is running now.
-NOT_NEEDED = {"jupyterlab", "ipykernel"}
 # CUDA's compiler and headers, which must fit each other.
 CUDA = re.compile(r"(nvidia-cuda-(?:cccl|crt|nvrtc|runtime))==(\S+)")
 
@@ -47,8 +45,6 @@ def missing(requirements: Sequence[str], there: Mapping[str, str]) -> list[str]:
     for text in requirements:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
-        if name in NOT_NEEDED:
-            continue
         if name not in there:
             absent.append(text)
             continue

@@ -75,8 +75,8 @@ def test_what_is_there_is_kept_and_compared(setup, capsys, number, said):
     assert capsys.readouterr().out.strip() == said
 
 
-def test_what_is_not_there_is_missing_but_for_what_colab_has_its_own_of(setup, capsys):
-    assert setup.missing(["ziglang>=0.13", "jupyterlab>=4.4"], {}) == ["ziglang>=0.13"]
+def test_what_is_not_there_is_missing(setup, capsys):
+    assert setup.missing(["ziglang>=0.13"], {}) == ["ziglang>=0.13"]
     assert capsys.readouterr().out == ""
 
 
