@@ -85,7 +85,7 @@ def test_the_wheel_has_the_name_that_is_installed():
     wheel = f"{project['name'].replace('-', '_')}-{course_utils.__version__}-py3-none-any.whl"
     assert f"pip install '{wheel}[lab]'\n" in README and "lab" in project["optional-dependencies"]
     command = re.search(r"-m course_utils (start .*?) +#", README)[1]
-    assert parser("start").parse_args(command.split()).lab
+    assert parser("start").parse_args(command.split()).lab == []
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"^make (\w+)", README, re.MULTILINE))))

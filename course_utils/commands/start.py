@@ -19,7 +19,12 @@ NAMED = 5  # files of the learner's that the command names
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument("folder", metavar="FOLDER", type=Path, help="new, or one of an earlier start")
-    parser.add_argument("--lab", action="store_true", help="then open JupyterLab on the first chapter")
+    parser.add_argument(
+        "--lab",
+        nargs=argparse.REMAINDER,
+        metavar="OPTION",
+        help="then open JupyterLab on the first chapter, with these options of its own",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,10 +39,10 @@ def run(options: argparse.Namespace) -> int:
         more = f" and {len(kept) - NAMED} more" if len(kept) > NAMED else ""
         print(f"kept as they are, since you changed them: {', '.join(kept[:NAMED])}{more}")
         print("To get the course's version of such a file, rename yours and start again.")
-    if not options.lab:
+    if options.lab is None:
         print(f"To open it: python -m course_utils start {shlex.quote(str(options.folder))} --lab")
         return 0
-    return _open_lab(options.folder.resolve())
+    return _open_lab(options.folder.resolve(), options.lab)
 
 
 def start(folder: Path, source: Path = SOURCE) -> tuple[int, list[str]]:
@@ -76,11 +81,11 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _open_lab(folder: Path) -> int:
+def _open_lab(folder: Path, options: list[str]) -> int:
     """Becomes JupyterLab, as `make lab` starts it."""
     settings = Path(__file__).resolve().parents[1] / "jupyter"
     environment = {**os.environ, "JUPYTER_CONFIG_PATH": str(settings)}
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
     command += ["--allow-root"] if os.geteuid() == 0 else []
     os.chdir(folder)
-    os.execve(sys.executable, [*command, "notebooks/00_start_here.ipynb"], environment)
+    os.execve(sys.executable, [*command, *options, "notebooks/00_start_here.ipynb"], environment)
