@@ -416,11 +416,12 @@ def _round_up(value: int, step: int) -> int:
 def _load_nvrtc() -> None:
     """Loads the NVRTC that fits the course's CUDA headers, so that cuda.bindings finds it.
 
-    It takes an NVRTC that is loaded already, and a PyTorch built for CUDA 12 brings an older one.
+    It takes an NVRTC that is loaded already, and a PyTorch built for CUDA 12 brings an older one. NVRTC looks for its
+    builtins by their name alone.
     """
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         for file in importlib.metadata.files("nvidia-cuda-nvrtc") or ():
-            if re.fullmatch(r"libnvrtc\.so\.\d+", file.name):
+            if re.fullmatch(r"libnvrtc(-builtins)?\.so\.[\d.]+", file.name):
                 ctypes.CDLL(str(file.locate()))
 
 
