@@ -56,6 +56,12 @@ def test_a_missing_part_of_cuda_is_the_tested_one_unless_another_part_is_newer(s
     assert pinned == f"nvidia-cuda-nvrtc=={nvrtc}\nnvidia-cuda-crt=={crt}\n"
 
 
+def test_the_headers_that_the_emulator_reads_stay_the_tested_ones(setup):
+    assert "nvidia-cuda-cccl==13.0.85\n" in setup.pins(
+        {"nvidia-cuda-nvrtc": "13.2.51"}, "nvidia-cuda-nvrtc==13.0.88\nnvidia-cuda-cccl==13.0.85\n"
+    )
+
+
 def test_the_tested_versions_of_all_four_wheels_are_found(setup):
     ours = setup.pins({}, (ROOT / "constraints.txt").read_text(encoding="utf-8")).splitlines()
     assert [line.partition("==")[0] for line in ours] == [
