@@ -20,6 +20,8 @@ PYTHON  ?= python3
 JOBS    ?= 2
 CHAPTER ?= 00_start_here
 CLASS   ?= classroom
+# The versions to install, for pip: the tested ones, or .ci/lowest.txt and .ci/highest.txt.
+CONSTRAINTS ?= constraints.txt
 # Where the course lies on GitHub, as owner/name; GitHub's own workflows say it.
 REPOSITORY ?= $(GITHUB_REPOSITORY)
 
@@ -143,7 +145,8 @@ badges: $(STAMP)
 
 # With an NVIDIA driver: PyTorch's GPU build from PyPI, and CuPy. Without one: PyTorch's CPU build from its own index, if
 # that answers within a few seconds; otherwise pip takes what its usual indexes have. Python compiles what it imports.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@test "$$(uname -s)" = Linux || { echo "The emulator needs Linux. Here the course runs in a container: docker compose up (README.md)."; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "The course needs Python 3.11 or newer; %s is %d.%d. Try: make PYTHON=python3.12" % (sys.executable, v[0], v[1]))'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
 	    { echo "Could not make .venv. On Debian and Ubuntu: apt-get install python3-venv"; rm -rf .venv; exit 1; }
@@ -152,5 +155,5 @@ $(STAMP): pyproject.toml constraints.txt
 	elif timeout 8 $(BIN)/python -c 'import urllib.request as u; u.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=4)' 2>/dev/null; \
 	then index="--extra-index-url https://download.pytorch.org/whl/cpu"; fi; \
 	echo "Installing the course into .venv (extras: $$extras). The first time takes some minutes and 2.4 GB; nothing is printed meanwhile."; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $$index -c constraints.txt -e ".[$$extras]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $$index -c $(CONSTRAINTS) -e ".[$$extras]"
 	@touch $@

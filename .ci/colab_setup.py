@@ -1,7 +1,10 @@
 """Sets the course up beside what a machine has already: Google Colab's PyTorch, CuPy and Jupyter stay as they are.
 
 Only what is missing is installed, and every package that is there is pinned to its version while pip does so: a kernel
-is running, and PyTorch fits the machine's driver. The cell tagged `colab-setup` of each chapter runs this file.
+is running, and PyTorch fits the machine's driver. The cell tagged `colab-setup` of each chapter calls `main`.
+
+The free GPU there is a T4, an sm_75. The kernels of chapters 00 to 02 compile for it. Those of the later ones need
+cp.async and bf16 tensor cores, so these chapters run on the emulator there.
 """
 
 import os
@@ -25,8 +28,7 @@ except ImportError:  # pip is there, and brings its own copy
     from pip._vendor.packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).resolve().parents[1]
-# The page is Colab's own, and cells run in the kernel that is running now.
-NOT_NEEDED = {"jupyterlab", "ipykernel"}
+NEEDED, FIRST_THAT_NEEDS = 80, "03"  # compute capability times ten, and the first chapter that needs it
 # CUDA's compiler and headers, which must fit each other.
 CUDA = re.compile(r"(nvidia-cuda-(?:cccl|crt|nvrtc|runtime))==(\S+)")
 
@@ -47,8 +49,6 @@ def missing(requirements: Sequence[str], there: Mapping[str, str]) -> list[str]:
     for text in requirements:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
-        if name in NOT_NEEDED:
-            continue
         if name not in there:
             absent.append(text)
             continue
@@ -87,9 +87,30 @@ def pins(there: Mapping[str, str], tested: str) -> str:
     for name, number in parts.items():
         if name not in there:
             same = next((one for one in found if one.major == number.major), number)
-            fits = number if same.minor == number.minor else f"{same.major}.{same.minor}.*"
+            stays = same.minor == number.minor or name == "nvidia-cuda-cccl"  # the emulator takes no newer one
+            fits = number if stays else f"{same.major}.{same.minor}.*"
             lines.append(f"{name}=={fits}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def gpu() -> tuple[str, int] | None:
+    """Name of the GPU and its compute capability times ten, as its driver has them; None without one."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+        first = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None
+    name, _, capability = first.rpartition(", ")
+    return name, round(10 * float(capability))
+
+
+def choose_machine(slug: str) -> None:
+    """Hides a GPU that is too old for a chapter's kernels from PyTorch, and says so: they run on the emulator then."""
+    found = gpu()
+    if found and found[1] < NEEDED and slug[:2] >= FIRST_THAT_NEEDS:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        print(f"{found[0]} is an sm_{found[1]}, without the cp.async and bf16 tensor cores of an sm_{NEEDED}.")
+        print("So this chapter's kernels run on the emulator. All cells run; timings are recorded ones.")
 
 
 def pip(*arguments: str) -> None:
@@ -97,7 +118,8 @@ def pip(*arguments: str) -> None:
     subprocess.run(command, check=True)
 
 
-def main() -> None:
+def main(slug: str) -> None:
+    """Sets up the course for the chapter of this slug, in the process that runs its cells."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
@@ -111,8 +133,5 @@ def main() -> None:
     sys.path.insert(0, str(ROOT))
     invalidate_caches()
     os.chdir(ROOT / "notebooks")
+    choose_machine(slug)
     print("The course is ready. Go on with the next cell.")
-
-
-if __name__ == "__main__":
-    main()

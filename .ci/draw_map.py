@@ -103,7 +103,7 @@ FLOORS = (
             "timing": "time_gpu",
             "arguments": "says what is wrong with an argument",
             "costs": "FLOPs, bytes, time floors",
-            "course": "the chapters in order, the paths",
+            "course": "chapters, paths, where files lie",
             "tables": "text tables",
         },
         sideways=False,

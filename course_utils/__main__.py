@@ -7,6 +7,7 @@ import sys
 from course_utils import __version__
 
 COMMANDS = {
+    "start": "copy the course's notebooks into a folder of your own, and keep what you changed there",
     "doctor": "say what this machine can run, and what to do about the rest",
     "bench": "time a chapter's kernels on this GPU, or show the recorded figures",
     "record": "record one block of a launch step by step, as a page to look at",

@@ -1,4 +1,4 @@
-"""The chapters of the course in order, the planned ones, and the paths through them.
+"""The chapters of the course in order, the planned ones, and the paths through them; and where the course's files lie.
 
 A chapter that is too long for one sitting has a second notebook, which is listed behind the first as a chapter of the
 same number. Its sections are counted on from the first, so that "chapter 02, section 12" is one place; its kernels,
@@ -19,8 +19,46 @@ chapters.
 
 from __future__ import annotations
 
+import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
+
+FOLDERS = ("notebooks", "kernels", "exercises", "solutions", "docs")
+FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE")
+"""What a learner gets of a clone: these folders and files. A wheel has them, too (setup.py)."""
+STARTED = ".course.json"  # in a learner's own folder: `python -m course_utils start` writes it
+SOURCE_IN_WHEEL = Path(__file__).resolve().parent / "_course"
+SOURCE = SOURCE_IN_WHEEL if SOURCE_IN_WHEEL.is_dir() else Path(__file__).resolve().parents[1]
+"""The course's files as they came: those of a clone, or those in an installed wheel."""
+
+
+def started_folder(place: Path) -> Path | None:
+    """The learner's own folder that holds this place (`python -m course_utils start`), or None. Warns if its files are
+    of another version of the course."""
+    folder = next((one for one in (place, *place.parents) if (one / STARTED).is_file()), None)
+    if folder is None:
+        return None
+    from course_utils import __version__  # not at the top: setup.py runs this file before the package is on a path
+
+    version = json.loads((folder / STARTED).read_text(encoding="utf-8"))["version"]
+    if version != __version__:
+        todo = f"python -m course_utils start {folder}"
+        warnings.warn(
+            f"{folder} has the files of version {version}, course_utils is {__version__}: {todo}", stacklevel=2
+        )
+    return folder
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # somebody removed it
+        return SOURCE
+
+
+ROOT = started_folder(_working_folder()) or SOURCE
+"""Where kernels/, notebooks/ and the rest lie for this process: in the learner's own folder, or in `SOURCE`."""
 
 
 @dataclass(frozen=True)

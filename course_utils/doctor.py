@@ -57,7 +57,8 @@ def check_jupyter() -> Finding:
     wanted = ("jupyterlab", "ipywidgets", "anywidget", "matplotlib")
     missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
-        return Finding("JupyterLab", "broken", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+        state = "absent" if missing == ["jupyterlab"] else "broken"  # a wheel brings it with [lab] only
+        return Finding("JupyterLab", state, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     return Finding("JupyterLab", "ok", ", ".join(f"{name} {importlib.metadata.version(name)}" for name in wanted))
 
 

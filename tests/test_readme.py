@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 import course_utils
 from course_utils import measured
+from course_utils.__main__ import parser
 from course_utils.cuda import RawModule
 from course_utils.emulator import sanitize
 from course_utils.measured.best_peers import DENSE, DENSE_BACKWARD, WINDOWS, WINDOWS_BACKWARD, pairs
@@ -76,6 +78,14 @@ def test_a_page_to_work_by_is_short(page):
 def test_the_changelog_begins_with_this_version():
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
     assert course_utils.__version__.startswith(f"{newest}.")
+
+
+def test_the_wheel_has_the_name_that_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wheel = f"{project['name'].replace('-', '_')}-{course_utils.__version__}-py3-none-any.whl"
+    assert f"pip install '{wheel}[lab]'\n" in README and "lab" in project["optional-dependencies"]
+    command = re.search(r"-m course_utils (start .*?) +#", README)[1]
+    assert parser("start").parse_args(command.split()).lab == []
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"^make (\w+)", README, re.MULTILINE))))

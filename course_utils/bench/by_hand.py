@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
-from torch.nn.attention.varlen import varlen_attn
 
 from course_utils import patterns
 from course_utils.bench import flex
@@ -21,6 +20,11 @@ from course_utils.bench.flex import FLEX, FLEX_128, FLEX_TUNED, Attention
 from course_utils.bench.timed import by_kernel
 from course_utils.measured.best_peers import CUDNN_VIEW
 from course_utils.patterns import Pattern
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ModuleNotFoundError:  # torch 2.9 has none
+    varlen_attn = None
 
 BLOCKS = {
     "FLASH, a batch of blocks": SDPBackend.FLASH_ATTENTION,
@@ -35,6 +39,7 @@ Window = tuple[int, int]  # keys before the query's own, and behind it; -1 is no
 
 def by_hand(pattern: Pattern, length: int, device: str, *, with_flex: bool = True) -> dict[str, Attention]:
     """By name, the ways to compute this pattern at this length with dense kernels; empty if there are none.
+    All but `BLOCKS` need torch 2.10 or newer.
 
     with_flex: also the ways with FlexAttention, which is compiled at the first call.
     """
@@ -43,6 +48,8 @@ def by_hand(pattern: Pattern, length: int, device: str, *, with_flex: bool = Tru
     if of.keys() == {"block_diagonal"} and length % of["block_diagonal"]["block"] == 0:
         block = of["block_diagonal"]["block"]
         return {name: functools.partial(_blocks, backend=backend, block=block) for name, backend in BLOCKS.items()}
+    if varlen_attn is None:
+        return {}
     if of.keys() == {"sliding_window"}:
         ends = sequence_ends([length], device)
         window = of["sliding_window"]["window"] - 1, 0

@@ -346,7 +346,8 @@ def require_as_right_as_rounded(
     rows of each head."""
     query, key, value = numbers
     chosen, mask = _some_rows(query, key, is_causal)
-    few = query[:, :, chosen], key, value
+    # As bytes: torch 2.9 takes no rows of E4M3 numbers on a CPU.
+    few = query.view(torch.uint8)[:, :, chosen].view(query.dtype), key, value
     expected = reference.e4m3_attention(*few, **scales, attn_mask=mask)
     ours = _relative_error(function()[:, :, chosen], expected)
     at_most = 1.5 * _relative_error(reference.rounded_e4m3_attention(*few, **scales, attn_mask=mask), expected)

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from course_utils.classroom.class_folder import ClassroomError, writing
 from course_utils.classroom.results_store import write_atomically
+from course_utils.course import SOURCE
 from course_utils.grading.catalog import exercise_ids
 from course_utils.grading.examples import Example, examples_of
-from course_utils.grading.release import CUDA, PYTHON, ROOT
+from course_utils.grading.release import CUDA, PYTHON
 
 CHAPTER = "02_flash_attention_minimal"
 DUE = datetime(2025, 11, 28, 18, tzinfo=UTC)
@@ -38,7 +39,7 @@ def make_class(folder: Path, *, students: int = 12, exercises: Sequence[str] | N
         raise ValueError(f"students takes a number from 1, got {students}")
     if folder.exists() and any(folder.iterdir()):
         raise ClassroomError(f"{folder} is not empty: name another folder for the demo")
-    known = ROOT / "tests" / "grading" / "submissions"
+    known = SOURCE / "tests" / "grading" / "submissions"
     examples = {one: examples_of(one, known) for one in exercises or exercise_ids(CHAPTER)}
     draw = random.Random(seed)
     ids = [f"s{number:03d}" for number in range(1, students + 1)]

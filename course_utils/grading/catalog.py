@@ -9,11 +9,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from course_utils.course import ROOT, SOURCE
+
 if TYPE_CHECKING:  # the ids alone are there without PyTorch, which takes seconds to load
     from course_utils.grading.exercise import Exercise
 
-ROOT = Path(__file__).resolve().parents[2]
-SOLUTIONS = ROOT / "solutions"
+SOLUTIONS = SOURCE / "solutions"
 EXERCISE_IDS = (
     "00_start_here/conflict_free_tile",
     "01_attention_basics/coalesced_scores",
@@ -52,10 +53,10 @@ def exercises_of_notebook(slug: str) -> tuple[str, ...]:
 
 
 def own_folder() -> Path:
-    """Where a teacher's own exercises lie, as NN_slug/name.py and name.cu: own_exercises/ beside the package, or the
+    """Where a teacher's own exercises lie, as NN_slug/name.py and name.cu: own_exercises/ beside exercises/, or the
     folder that COURSE_OWN_EXERCISES names.
     """
-    return Path(os.environ.get("COURSE_OWN_EXERCISES") or Path(__file__).resolve().parents[2] / "own_exercises")
+    return Path(os.environ.get("COURSE_OWN_EXERCISES") or ROOT / "own_exercises")
 
 
 def own_ids() -> tuple[str, ...]:

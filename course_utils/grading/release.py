@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import nbformat
 
-from course_utils.grading.catalog import ROOT, SOLUTIONS
+from course_utils.course import ROOT
+from course_utils.grading.catalog import SOLUTIONS
 
 EXERCISES = ROOT / "exercises"
 SOLUTION_TAG = "solution"

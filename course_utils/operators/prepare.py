@@ -54,7 +54,7 @@ def _check(
         raise ValueError(f"query is on {device}; kernels run on cpu and cuda tensors")
     if head_dim is not None and shape[-1] > head_dim:
         raise ValueError(f"query has head dimension {shape[-1]}; it must be at most {head_dim}")
-    for size, what in zip(shape, ("batch size", "heads"), strict=False):
+    for size, what in zip(shape[:2], ("batch size", "heads"), strict=True):
         if size > MAX_GRID:
             raise ValueError(f"query has {what} {size}; it must be at most {MAX_GRID}")
 

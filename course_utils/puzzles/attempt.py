@@ -5,10 +5,9 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import quote
 
-from course_utils.course import CHAPTERS
+from course_utils.course import CHAPTERS, ROOT
 from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.replay import Replay, replay
 from course_utils.grading.result import PartResult, Result
@@ -21,7 +20,7 @@ from course_utils.show import FRAME, highlighted
 RIGHT, NOT_YET = "#1f9d57", "#d1543f"
 BORDER = "border-left: 4px solid; padding: 2px 0 2px 12px; margin: 4px 0; max-width: 60em"
 EVIDENCE = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere; font-size: 0.9em; margin: 4px 0"
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+NOTEBOOKS = ROOT / "notebooks"
 _PLACE = re.compile(r"(\d\d .+?), (?:section (\d+), )?'(.+)'")
 FIRST_LINE = "// below: %%puzzle"  # stands for the cell's first line, so that a message's lines are the cell's
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import nbformat
 
+from course_utils.course import ROOT
 from course_utils.reading.names import CellNames, names_of
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = "0"  # the cells above the first section, the imports among them; a reader of any section runs these first
 
 

@@ -51,8 +51,8 @@ def markdown(repository: str, slug: str) -> str:
     return "\n".join(f"[![{says}]({picture})]({leads_to})" for says, picture, leads_to in places)
 
 
-def setup_cell(repository: str) -> str:
-    """The code that fetches and sets up the course on Colab, and does nothing elsewhere."""
+def setup_cell(repository: str, slug: str) -> str:
+    """The code that fetches the course on Colab and sets it up for a chapter, and does nothing elsewhere."""
     check_repository(repository)
     return f"""# Google Colab only: fetches the course and installs what Colab lacks, beside Colab's own PyTorch.
 import os
@@ -65,7 +65,7 @@ if os.environ.get("COLAB_RELEASE_TAG"):
     folder = Path("/content", Path(address).name)
     if not folder.is_dir():
         subprocess.run(["git", "clone", "--depth=1", address, folder], check=True)
-    runpy.run_path(str(folder / ".ci" / "colab_setup.py"), run_name="__main__")"""
+    runpy.run_path(str(folder / ".ci" / "colab_setup.py"))["main"]("{slug}")"""
 
 
 def put_into_notebook(notebook: NotebookNode, repository: str, slug: str) -> None:
@@ -73,7 +73,7 @@ def put_into_notebook(notebook: NotebookNode, repository: str, slug: str) -> Non
     cells = [cell for cell in notebook.cells if not {BADGES, SETUP} & set(cell.metadata.get("tags", ()))]
     title = next((n for n, cell in enumerate(cells) if re.match(r"# ", cell.source)), -1)
     badges = nbformat.v4.new_markdown_cell(markdown(repository, slug), id="badges", metadata={"tags": [BADGES]})
-    setup = nbformat.v4.new_code_cell(setup_cell(repository), id="colab-setup", metadata={"tags": [SETUP]})
+    setup = nbformat.v4.new_code_cell(setup_cell(repository, slug), id="colab-setup", metadata={"tags": [SETUP]})
     notebook.cells = [*cells[: title + 1], badges, setup, *cells[title + 1 :]]
 
 

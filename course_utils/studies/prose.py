@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from course_utils import measured
+from course_utils.course import ROOT
 from course_utils.serving.model import SHAPES, VOCABULARY, WEIGHTS, as_tokens, plain_logits, quantised, save_weights
 from course_utils.studies.on_cpu import one_thread, record
 
-ROOT = Path(__file__).resolve().parents[2]
 NAME = "06_prose_study"
 LENGTH, BATCH, STEPS, RATE = 256, 8, 1400, 4e-3
 HELD_OUT = 20  # one paragraph in so many

@@ -7,6 +7,7 @@ run here.
 
 import base64
 import contextlib
+import ctypes
 import hashlib
 import importlib.metadata
 import json
@@ -411,8 +412,22 @@ def _round_up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
+@cache
+def _load_nvrtc() -> None:
+    """Loads the NVRTC that fits the course's CUDA headers, so that cuda.bindings finds it.
+
+    It takes an NVRTC that is loaded already, and a PyTorch built for CUDA 12 brings an older one. NVRTC looks for its
+    builtins by their name alone.
+    """
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        for file in importlib.metadata.files("nvidia-cuda-nvrtc") or ():
+            if re.fullmatch(r"libnvrtc(-builtins)?\.so\.[\d.]+", file.name):
+                ctypes.CDLL(str(file.locate()))
+
+
 def _call(function, *args):
     """Call NVRTC, raise on any status but success, return its one result (several: a tuple; none: None)."""
+    _load_nvrtc()
     status, *results = function(*args)
     if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise RuntimeError(f"{function.__name__} failed: {status.name}")

@@ -30,9 +30,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from course_utils.course import ROOT
 from course_utils.toolchain.unified_diff import apply_diff, changed_file
 
-KERNELS = Path(os.environ.get("COURSE_KERNELS") or Path(__file__).resolve().parents[2] / "kernels")
+KERNELS = Path(os.environ.get("COURSE_KERNELS") or ROOT / "kernels")
 INCLUDE = KERNELS / "include"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("distributed", reason="Dask is not installed (pip install course_utils[classroom])")
+pytest.importorskip("distributed", reason="Dask is not installed (pip install course-kernels[classroom])")
 
 import dask
 

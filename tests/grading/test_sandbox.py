@@ -575,6 +575,20 @@ def test_there_is_no_network_and_nobody_else(child, isolation):
 # ---- asking for it
 
 
+def test_right_answers_in_an_installed_package_are_out_of_reach(monkeypatch, tmp_path):
+    package = tmp_path / "site-packages" / "course_utils"
+    solutions = package / "_course" / "solutions"
+    solutions.mkdir(parents=True)
+    (package / "cuda.py").touch()
+    monkeypatch.setattr(sandbox, "PACKAGE", package)
+    monkeypatch.setattr(sandbox, "SOURCE", solutions.parent)
+    command = sandbox._bubblewrap(1 << 20, False, ())
+    assert command[command.index(str(solutions)) - 1] == "--tmpfs" and str(package) in command
+    readable = [Path(path) for path in sandbox._readable()]
+    assert package / "cuda.py" in readable
+    assert not [path for path in readable if solutions.is_relative_to(path)]
+
+
 def test_bad_arguments():
     with pytest.raises(ValueError, match=r"isolation takes .* got 'docker'"):
         run_child(b"", isolation="docker")

@@ -5,7 +5,7 @@ import base64
 import pytest
 import torch
 
-pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course-kernels[site])")
 
 from playwright.sync_api import expect
 

@@ -39,12 +39,12 @@ def test_the_readme_gets_one_row_below_its_title():
 @pytest.mark.parametrize("name", ["", "name", "a/b/c", "https://github.com/a/b", 'a/b"; import os', "a/b)", "-a/b"])
 def test_only_owner_and_name_are_taken(name):
     with pytest.raises(ValueError, match="takes owner/name"):
-        badges.setup_cell(name)
+        badges.setup_cell(name, badges.START)
 
 
 def test_outside_colab_the_set_up_cell_does_nothing(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "COLAB_RELEASE_TAG"}
-    command = [sys.executable, "-c", badges.setup_cell("someone/name")]
+    command = [sys.executable, "-c", badges.setup_cell("someone/name", badges.START)]
     done = subprocess.run(command, cwd=tmp_path, env=environment | {"PATH": ""}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
@@ -53,7 +53,7 @@ def test_outside_colab_the_set_up_cell_does_nothing(tmp_path):
 @pytest.mark.parametrize("name", ["me/a", f"{'o' * 39}/{'n' * 100}"])
 def test_the_set_up_cell_is_as_make_test_wants_every_cell(tmp_path, name):
     path = tmp_path / "cell.py"
-    path.write_text(badges.setup_cell(name) + "\n")
+    path.write_text(badges.setup_cell(name, badges.START) + "\n")
     for task in (["check"], ["format", "--check"]):
         settings = ["--config", str(Path(__file__).resolve().parents[2] / "pyproject.toml")]
         done = subprocess.run(
@@ -65,11 +65,11 @@ def test_the_set_up_cell_is_as_make_test_wants_every_cell(tmp_path, name):
 def test_on_colab_the_set_up_cell_fetches_the_course_once_and_runs_its_set_up(tmp_path):
     content = tmp_path / "content"
     git = tmp_path / "git"
-    set_up = "print('set up')"
+    set_up = "main = lambda slug: print('set up', slug)"
     git.write_text(f'#!/bin/sh\necho "$1 $3"\nmkdir -p "$4/.ci"\necho "{set_up}" > "$4/.ci/colab_setup.py"\n')
     git.chmod(0o755)
-    code = badges.setup_cell("someone/name").replace("/content", str(content))
+    code = badges.setup_cell("someone/name", badges.START).replace("/content", str(content))
     environment = os.environ | {"COLAB_RELEASE_TAG": "release", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = [sys.executable, "-c", code]
     said = [subprocess.run(command, env=environment, capture_output=True, text=True).stdout for _ in range(2)]
-    assert said == ["clone https://github.com/someone/name\nset up\n", "set up\n"]
+    assert said == [f"clone https://github.com/someone/name\nset up {badges.START}\n", f"set up {badges.START}\n"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course-kernels[site])")
 
 from playwright.sync_api import expect
 

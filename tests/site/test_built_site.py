@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 import pytest
 
-pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course-kernels[site])")
 
 import axe_playwright_python
 from playwright.sync_api import expect

@@ -1,11 +1,14 @@
 """Colab's set-up: what is there is kept and pinned once, what is too old is said, CUDA's parts fit each other."""
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from course_utils.toolchain.source import kernel_names, read_kernel, required_architecture
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTED = "# tested\nnumpy==2.4.6\nnvidia-cuda-nvrtc==13.0.88\nnvidia-cuda-crt==13.0.88\n"
@@ -53,6 +56,12 @@ def test_a_missing_part_of_cuda_is_the_tested_one_unless_another_part_is_newer(s
     assert pinned == f"nvidia-cuda-nvrtc=={nvrtc}\nnvidia-cuda-crt=={crt}\n"
 
 
+def test_the_headers_that_the_emulator_reads_stay_the_tested_ones(setup):
+    assert "nvidia-cuda-cccl==13.0.85\n" in setup.pins(
+        {"nvidia-cuda-nvrtc": "13.2.51"}, "nvidia-cuda-nvrtc==13.0.88\nnvidia-cuda-cccl==13.0.85\n"
+    )
+
+
 def test_the_tested_versions_of_all_four_wheels_are_found(setup):
     ours = setup.pins({}, (ROOT / "constraints.txt").read_text(encoding="utf-8")).splitlines()
     assert [line.partition("==")[0] for line in ours] == [
@@ -63,21 +72,50 @@ def test_the_tested_versions_of_all_four_wheels_are_found(setup):
 @pytest.mark.parametrize(
     "number, said",
     [
-        ("2.11.0", "kept: torch 2.11.0"),
+        ("2.9.1", "kept: torch 2.9.1"),
         ("2.12.0+cu130", "kept: torch 2.12.0+cu130"),
-        ("2.10.1", "kept: torch 2.10.1, too old: needs <3,>=2.11"),
-        ("3.0", "kept: torch 3.0, too new: needs <3,>=2.11"),
-        ("2023-nightly_x", "kept: torch 2023-nightly_x, a version that cannot be compared: needs <3,>=2.11"),
+        ("2.8.1", "kept: torch 2.8.1, too old: needs <3,>=2.9"),
+        ("3.0", "kept: torch 3.0, too new: needs <3,>=2.9"),
+        ("2023-nightly_x", "kept: torch 2023-nightly_x, a version that cannot be compared: needs <3,>=2.9"),
     ],
 )
 def test_what_is_there_is_kept_and_compared(setup, capsys, number, said):
-    assert setup.missing(["torch>=2.11,<3"], {"torch": number}) == []
+    assert setup.missing(["torch>=2.9,<3"], {"torch": number}) == []
     assert capsys.readouterr().out.strip() == said
 
 
-def test_what_is_not_there_is_missing_but_for_what_colab_has_its_own_of(setup, capsys):
-    assert setup.missing(["ziglang>=0.13", "jupyterlab>=4.4"], {}) == ["ziglang>=0.13"]
+def test_what_is_not_there_is_missing(setup, capsys):
+    assert setup.missing(["ziglang>=0.13"], {}) == ["ziglang>=0.13"]
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "smi, slug, hidden",
+    [
+        ("Tesla T4, 7.5", "03_flash_attention_v2", True),
+        ("Tesla T4, 7.5", "02_flash_attention_minimal", False),
+        ("NVIDIA A100-SXM4-40GB, 8.0", "03_flash_attention_v2", False),
+        ("", "03_flash_attention_v2", False),
+    ],
+)
+def test_a_gpu_that_is_too_old_for_a_chapter_is_left_alone(setup, tmp_path, monkeypatch, capsys, smi, slug, hidden):
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f'#!/bin/sh\necho "{smi}"\n' if smi else "#!/bin/sh\nexit 9\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    setup.choose_machine(slug)
+    assert (os.environ["CUDA_VISIBLE_DEVICES"] == "") == hidden
+    assert ("Tesla T4 is an sm_75, without" in capsys.readouterr().out) == hidden
+
+
+def test_the_kernels_of_the_chapters_before_are_for_an_sm_75_too(setup):
+    """tests/toolchain/test_nvrtc.py compiles each for its lowest architecture. What is broken on purpose runs on the
+    emulator anyway."""
+    first = [name for name in kernel_names() if name[:2] < setup.FIRST_THAT_NEEDS and name.count("/") == 1]
+    assert first and {required_architecture(read_kernel(name)).number for name in first} == {75}
+    later = [name for name in kernel_names() if name[:2] >= setup.FIRST_THAT_NEEDS]
+    assert setup.NEEDED in {required_architecture(read_kernel(name)).number for name in later}
 
 
 def test_without_packaging_pips_own_copy_reads_the_requirements():

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course-kernels[site])")
 
 from playwright.sync_api import expect
 

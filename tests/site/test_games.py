@@ -7,7 +7,7 @@ import shutil
 import nbformat
 import pytest
 
-pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course-kernels[site])")
 
 from course_utils.chapters import missing_barrier
 from course_utils.site import games, pages, widgets

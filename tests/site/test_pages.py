@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from PIL import Image
 
-pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course-kernels[site])")
 
 from course_utils.site import pages
 

@@ -1,10 +1,14 @@
 """The compile gate: every kernel of the course, for every architecture and option set of its header, without a GPU."""
 
 import itertools
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
+from course_utils.emulator.compiler import find_compiler
 from course_utils.launches.broken import BROKEN
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.errors import CompileError
@@ -264,3 +268,24 @@ def test_occupancy_names_bad_arguments():
         nvrtc.occupancy(resources(), 128, arch="sm_60")
     with pytest.raises(ValueError, match="dynamic_shared"):
         nvrtc.occupancy(resources(), 128, -1)
+
+
+def test_the_courses_nvrtc_compiles_where_an_older_one_is_loaded(tmp_path):
+    """As beside a PyTorch for CUDA 12."""
+    older = tmp_path / "libnvrtc.so.12"
+    compiler = [
+        *find_compiler().command,
+        "-shared",
+        "-x",
+        "c",
+        os.devnull,
+        "-Wl,-soname,libnvrtc.so.12",
+        "-o",
+        str(older),
+    ]
+    subprocess.run(compiler, check=True, capture_output=True)
+    program = "import ctypes; ctypes.CDLL({!r}); from course_utils.toolchain import nvrtc; nvrtc.compile_kernel({!r})"
+    command = [sys.executable, "-c", program.format(str(older), "#include <cuda_fp16.h>\n__global__ void nothing() {}")]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr

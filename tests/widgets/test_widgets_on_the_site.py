@@ -8,7 +8,7 @@ import nbformat
 import pytest
 import torch
 
-pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course-kernels[site])")
 
 from course_utils.site import pages, widgets
 from course_utils.widgets import score_heatmap

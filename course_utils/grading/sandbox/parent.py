@@ -32,6 +32,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from course_utils.course import ROOT, SOURCE
 from course_utils.grading.catalog import own_folder
 from course_utils.grading.sandbox import landlock
 from course_utils.grading.sandbox.child import ASKS, END, FRAME, MORE, descendants, give_up_new_privileges
@@ -52,7 +53,7 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 OPEN_IN_PROC = ("/proc/sys", "/proc/pressure")  # below them some files may be written by everybody
 ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
-HIDDEN = ("solutions", "exercises", "tests")  # beside the package
+HIDDEN = ("solutions", "exercises", "tests")  # of the course's files
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "CXX", "COURSE_EMULATOR_CXX", "COURSE_KERNELS", "LD_LIBRARY_PATH")
 PASSED_ON_WITH_GPU = ("CUDA_", "NVIDIA_", "CUPY_")  # every variable that starts so
 # A quarter of the time that PyTorch takes to start: shapes without values, for compilers. Then those who need them.
@@ -265,8 +266,8 @@ def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]
         if not any(place.is_relative_to(there) for there in mounted):
             command += ["--ro-bind", str(place), str(place)]
             mounted.append(place)
-    for place in (*(PACKAGE.parent / name for name in HIDDEN), own_folder()):
-        if place.is_dir() and any(place.is_relative_to(there) for there in mounted):
+    for place in _hidden():
+        if any(place.is_relative_to(there) for there in mounted):
             command += ["--perms", "0555", "--size", "4096", "--tmpfs", str(place)]
     command += [*files, "--proc", "/proc", "--dev", "/dev"]
     for name in OPEN_IN_PROC:
@@ -299,7 +300,16 @@ def _read_only_folders() -> list[Path]:
 
 def _readable() -> list[str]:
     """What Landlock leaves open for reading."""
-    return [*SYSTEM, *(f"/etc/{name}" for name in ETC), "/proc", "/sys", *map(str, _read_only_folders())]
+    paths = [*SYSTEM, *(f"/etc/{name}" for name in ETC), "/proc", "/sys", *map(str, _read_only_folders())]
+    for place in _hidden():
+        paths = list(_without(paths, place.resolve()))
+    return paths
+
+
+def _hidden() -> list[Path]:
+    """The folders with right answers. In an installed wheel they lie within the package."""
+    places = [root / name for root in dict.fromkeys((SOURCE, ROOT)) for name in HIDDEN] + [own_folder()]
+    return [place for place in places if place.is_dir()]
 
 
 def hide(folder: Path | None) -> None:
