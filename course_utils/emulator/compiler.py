@@ -179,6 +179,10 @@ def exact_compiler(compiler: Compiler) -> Compiler:
 def _kernel_flags(compiler: Compiler, build: Build) -> list[str]:
     """Those of the runtime, and what a kernel alone is asked for."""
     flags = _flags(compiler, build)
+    if compiler.is_for_arm:  # which goes on from a division by zero, where x86 stops: runtime/undefined.cpp
+        by_zero = "integer-divide-by-zero"
+        flags += [f"-fsanitize={by_zero}", f"-fno-sanitize-recover={by_zero}"]
+        flags += [f"-fno-sanitize-trap={by_zero}"] if compiler.kind != "gcc" else []
     if compiler.kind != "gcc":
         return [*flags, "-fno-strict-float-cast-overflow"]  # exact.py
     undefined = "float-cast-overflow,shift-exponent"

@@ -205,7 +205,7 @@ class _Library:
         return [
             (name, symbol)
             for name, symbol in self.symbols.items()
-            if symbol.kind == "STT_TLS" and name != "emu_dynamic_shared"
+            if symbol.kind == "STT_TLS" and symbol.size and name != "emu_dynamic_shared"
         ]
 
     @property

@@ -73,7 +73,9 @@ class _Inspector:
         command = [python, "-I", "-S", str(script)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, library: Path, function: str, numbers: list[int] | None = None, offset: int = 0, size: int = 0) -> Any:
+    def ask(
+        self, library: Path, function: str, numbers: list[int] | None = None, offset: int = 0, size: int = 0
+    ) -> Any:
         request = {"library": str(library), "function": function, "numbers": numbers, "offset": offset, "size": size}
         self._process.stdin.write(f"{json.dumps(request)}\n")
         self._process.stdin.flush()
