@@ -4,7 +4,9 @@ COURSE_AARCH64 names the folder that `.ci/aarch64_machine` fills (build/aarch64)
 packages with Python, `tools`, with qemu, and `cross`, with g++ for aarch64. Nothing is installed for it, and no program
 of another processor becomes known to the system: qemu is called by its name.
 
-What qemu cannot show: an x86 processor orders memory more strictly than ARM does, so a missing fence goes unseen.
+What qemu cannot show: an x86 processor orders memory more strictly than ARM does, so a missing fence goes unseen. qemu
+7.2 does not give the address where a misaligned vector fails, which is then called a null pointer, and takes guards of
+stacks (MADV_GUARD_INSTALL) without making them, so that a stack that overflows writes on.
 """
 
 from __future__ import annotations
@@ -131,8 +133,9 @@ def on_aarch64(compiler: Compiler, *processor: str) -> Iterator[None]:
             found = inspector.ask(library.path, "emu_dynamic_shared_base", offset=offset, size=variable.size)
             return bytearray.fromhex(found)
 
+        exact = zig() if compiler.kind == "gcc" else compiler
+
         def exact_compiler(found: Compiler) -> Compiler:
-            exact = zig() if found.kind == "gcc" else found
             if exact is None:
                 raise CompileError("the ziglang package is not installed")
             return exact
