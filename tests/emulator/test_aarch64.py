@@ -101,8 +101,6 @@ CRASHES = {
     "an atomic": "atomicAdd(out + (n << 20), 1.0f);",
     "an atomic of an int": "atomicOr((int*)out + (n << 20), 1);",
     "memset": "memset(out + (n << 20), 0, 4096);",
-    "memcpy, from": "memcpy(out, out + (n << 20), 64);",
-    "memcpy, to": "memcpy(out + (n << 20), out, 64);",
     "libm's leaf": "out[0] = modff(out[1], out + (n << 20));",
 }
 
