@@ -153,7 +153,9 @@ def test_no_test_imports_from_another_test():
     for path in sorted((ROOT / "tests").rglob("*.py")):
         for line, name in imports(path.read_text(encoding="utf-8")):
             shared = (
-                name.startswith(("tests.corpus", "tests.counts", "tests.helpers", "tests.mutants", "tests.nvidia"))
+                name.startswith(
+                    ("tests.aarch64", "tests.corpus", "tests.counts", "tests.helpers", "tests.mutants", "tests.nvidia")
+                )
                 and ".test_" not in name
             )
             assert shared or not name.startswith("tests."), f"{path.relative_to(ROOT)}:{line}: imports {name}"

@@ -37,6 +37,10 @@ what. The warps of a warpgroup meet where they wait for products, which are adde
 the blocks of a cluster together; `profile()` counts products, copies and waits. docs/validation.md says what a GPU left
 of a thousand small kernels beside the emulator's own bytes.
 
+It runs under Linux, on x86-64 and on ARM (aarch64), with the same results; what a processor does otherwise, such as a
+division by zero, is made equal where compiler.py and runtime/worker.cpp name ARM. Its tests run on ARM under qemu
+(tests/aarch64), where memory keeps x86's order: only a real ARM shows whether the runtime's own threads lack a fence.
+
 A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each

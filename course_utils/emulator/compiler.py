@@ -75,11 +75,17 @@ class Build(Enum):
 
 @dataclass(frozen=True)
 class Compiler:
-    """`kind` is "gcc", "clang" or "zig"; `command` starts a compilation, `identity` tells two versions apart."""
+    """`kind` is "gcc", "clang" or "zig"; `command` starts a compilation, `identity` tells two versions apart;
+    `machine`: the processor that it builds for, in the words of platform.machine()."""
 
     kind: str
     command: tuple[str, ...]
     identity: str
+    machine: str = platform.machine()
+
+    @property
+    def is_for_arm(self) -> bool:
+        return self.machine in ("aarch64", "arm64")
 
     def describe(self) -> str:
         """For a person."""
@@ -173,6 +179,10 @@ def exact_compiler(compiler: Compiler) -> Compiler:
 def _kernel_flags(compiler: Compiler, build: Build) -> list[str]:
     """Those of the runtime, and what a kernel alone is asked for."""
     flags = _flags(compiler, build)
+    if compiler.is_for_arm:  # which goes on from a division by zero, where x86 stops: runtime/undefined.cpp
+        by_zero = "integer-divide-by-zero"
+        flags += [f"-fsanitize={by_zero}", f"-fno-sanitize-recover={by_zero}"]
+        flags += [f"-fno-sanitize-trap={by_zero}"] if compiler.kind != "gcc" else []
     if compiler.kind != "gcc":
         return [*flags, "-fno-strict-float-cast-overflow"]  # exact.py
     undefined = "float-cast-overflow,shift-exponent"
@@ -183,7 +193,10 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     # No contraction to FMA and no type-based aliasing: a kernel gives the same bits with every compiler, and may
     # reinterpret floats as CUDA code does. Integers wrap, as PTX says. Endless loops stay endless (C++ would let the
     # compiler delete them).
-    flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w", "-gdwarf-4"]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w", "-gdwarf-4"]
+    flags += ["-march=native"] if compiler.machine == platform.machine() else []
+    # A function of libgcc would choose between an ARM's two kinds of atomic instructions: nothing links libgcc.
+    flags += ["-mno-outline-atomics"] if compiler.is_for_arm else []
     flags += [
         "-ffp-contract=off",
         "-fsigned-char",
@@ -195,6 +208,9 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     # A local array larger than a page must not reach over the guard page below a stack. Without sibling calls, a crash
     # in a function of libc finds the line that called it.
     flags += ["-fstack-clash-protection", "-fno-optimize-sibling-calls"]
+    # g++ for ARM takes that page for 64 KB.
+    if compiler.is_for_arm and compiler.kind == "gcc":
+        flags += ["--param=stack-clash-protection-guard-size=12"]
     # Without stubs for calls into the runtime: the time limit may end a kernel there, and a stub has no line.
     flags += ["-fno-plt"]
     # g++ would let functions that do the same share their code, and with it their line; and all libraries the shared
@@ -219,7 +235,7 @@ def _recorded_flags(compiler: Compiler) -> list[str]:
     # From version 12 on it fills arrays with the widest stores that there are. The stack is not aligned for those, and
     # in a function that could need it variables are counted from the stack's end, not from the frame's register.
     version = re.search(r"\) (\d+)\.", compiler.identity)
-    if platform.machine() in ("x86_64", "AMD64") and version and int(version[1]) >= 12:
+    if compiler.machine in ("x86_64", "AMD64") and version and int(version[1]) >= 12:
         flags += ["-mmove-max=128", "-mstore-max=128"]
     return flags
 
@@ -253,7 +269,7 @@ def _run(command: list[str], what: str, folder: Path) -> None:
 
 def _link(compiler: Compiler, output: str, objects: list[str], folder: Path) -> None:
     # Nothing but libc and libm is needed, and Python has both loaded. zig would build its own copies first: 50 s.
-    linker = [*compiler.command[:-1], "cc"] if compiler.kind == "zig" else list(compiler.command)
+    linker = ["cc" if compiler.kind == "zig" and word == "c++" else word for word in compiler.command]
     # A kernel may be called index or time: -Bsymbolic keeps libc's functions of these names out of its way.
     command = [*linker, "-shared", "-nostdlib", "-Wl,-Bsymbolic", f"-Wl,-soname,{output}", "-o", output, *objects]
     _run(command, "a shared library", folder)

@@ -7,6 +7,7 @@ time.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,12 +25,13 @@ from course_utils.emulator.debug_types import (
     size_of,
     type_of,
 )
-from course_utils.emulator.library_tables import full_names, kept
+from course_utils.emulator.library_tables import Symbol, full_names, kept, symbols
 from course_utils.emulator.struct_members import Member, layout, member_of, pointed_at
 
 READERS = tuple(Path(file) for file in (__file__, debug_types.__file__, struct_members.__file__))
 
 FRAME_REGISTERS = {"EM_X86_64": 6, "EM_AARCH64": 29}  # rbp and x29, as DWARF numbers them
+ARM_STACK_POINTER = 31
 FRAME_OFFSET, REGISTER_OFFSET = 0x91, 0x70  # DWARF's DW_OP_fbreg and DW_OP_breg0
 POINTER_BYTES = 8
 MOST_BYTES = 4096  # of a variable that is recorded
@@ -92,10 +94,12 @@ def _read(library: Path) -> tuple[list[Any], list[Any]]:
         register = FRAME_REGISTERS.get(elf["e_machine"], -1)
         dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
         frames = dict(_frame_addresses(dwarf, register))
+        # Of thread-local variables g++ on ARM does not say where they are; their symbols do.
+        unplaced = _thread_local(library) if elf["e_machine"] == "EM_AARCH64" else {}
         found: list[Any] = []
         shared: dict[int, Any] = {}
         for unit in dwarf.iter_CUs():
-            reader = _Reader(dwarf, unit, register)
+            reader = _Reader(dwarf, unit, register, unplaced)
             for entry in unit.iter_DIEs():
                 if entry.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in entry.attributes:
                     found.append(reader.function(entry, frames))
@@ -104,8 +108,13 @@ def _read(library: Path) -> tuple[list[Any], list[Any]]:
         return sorted(found, key=lambda function: function[1]), list(shared.items())
 
 
+def _thread_local(library: Path) -> dict[str, Symbol]:
+    return {name: symbol for name, symbol in symbols(library).items() if symbol.kind == "STT_TLS"}
+
+
 def _frame_addresses(dwarf: Any, register: int) -> Iterator[tuple[int, int]]:
-    """(start of a function, its frame's canonical address - the register's value)."""
+    """(start of a function, its frame's canonical address - the register's value). On ARM g++ counts the address from
+    the stack's end; the register then points to where its own value before the call is kept."""
     entries = dwarf.EH_CFI_entries() if dwarf.has_EH_CFI() else dwarf.CFI_entries() if dwarf.has_CFI() else []
     for entry in entries:
         if type(entry).__name__ != "FDE":
@@ -114,13 +123,18 @@ def _frame_addresses(dwarf: Any, register: int) -> Iterator[tuple[int, int]]:
             if row["cfa"].reg == register:
                 yield entry["initial_location"], row["cfa"].offset
                 break
+            if row["cfa"].reg == ARM_STACK_POINTER and register in row:
+                yield entry["initial_location"], -row[register].arg
+                break
 
 
 class _Reader:
     """Of one compilation unit."""
 
-    def __init__(self, dwarf: Any, unit: Any, register: int) -> None:
+    def __init__(self, dwarf: Any, unit: Any, register: int, unplaced: dict[str, Symbol]) -> None:
         self._register = register
+        self._unplaced = unplaced
+        self._of_symbol: Counter[str] = Counter()
         self._files = full_names(dwarf, unit)
 
     def function(self, entry: Any, frames: dict[int, int]) -> tuple[str, int, int, list[Any], int]:
@@ -162,12 +176,28 @@ class _Reader:
 
     def shared(self, entry: Any) -> Iterator[tuple[int, Member]]:
         """A variable in thread-local storage: DW_OP_const4u or 8u of its offset, then DW_OP_(GNU_)push_tls_address."""
-        location = entry.attributes.get("DW_AT_location")
+        location, kind = entry.attributes.get("DW_AT_location"), type_of(entry)
+        if location is None and kind is not None:
+            symbol, member = self._unplaced.get(self._symbol(entry)), layout(name_of(entry), kind)
+            if symbol is not None and symbol.size == member.size:
+                yield symbol.offset, member
         if location is None or location.form != "DW_FORM_exprloc" or location.value[-1] not in (0xE0, 0x9B):
             return
-        kind = type_of(entry)
         if kind is not None:
             yield int.from_bytes(bytes(location.value[1:-1]), "little"), layout(name_of(entry), kind)
+
+    def _symbol(self, entry: Any) -> str:
+        """The name that a static variable of a function has as a symbol: the Itanium ABI numbers those of one name."""
+        function = entry.get_parent()
+        while function is not None and function.tag == "DW_TAG_lexical_block":
+            function = function.get_parent()
+        if function is None or function.tag != "DW_TAG_subprogram":
+            return ""
+        linkage, own = attribute(function, "DW_AT_linkage_name"), name_of(function)
+        mangled = linkage.value.decode().removeprefix("_Z") if linkage is not None else f"{len(own)}{own}"
+        symbol = f"_ZZ{mangled}E{len(name_of(entry))}{name_of(entry)}"
+        self._of_symbol[symbol] += 1
+        return symbol if self._of_symbol[symbol] == 1 else f"{symbol}_{self._of_symbol[symbol] - 2}"
 
 
 def _signed(expression: list[int]) -> int | None:

@@ -70,6 +70,10 @@ def _load_runtime(path: Path) -> None:
     assert runtime.emu_recording_bytes() == RECORDING_BYTES, "raw_recording.py and recording.h disagree"
 
 
+def _load(library: Path) -> ctypes.CDLL:
+    return ctypes.CDLL(str(library))
+
+
 def _host_options(options: tuple[str, ...]) -> list[str]:
     """Of NVRTC's options, those that mean something to a host compiler: -D, -U and -I."""
     kept: list[str] = []
@@ -129,7 +133,7 @@ class _Library:
         self.runtime_path = runtime_path
         _load_runtime(self.runtime_path)
         try:
-            self.functions = ctypes.CDLL(str(self.path))
+            self.functions = _load(self.path)
         except OSError as error:
             missing = re.search(r"undefined symbol: (\S+)", str(error))
             if missing is None:
@@ -154,11 +158,11 @@ class _Library:
         """Whether something in it calls a fence, or releases by st.release."""
         return "emu_fence" in asked_for(self.path)
 
-    @property
-    def load_address(self) -> int:
-        """Where this process has it."""
+    def first_bytes(self, variable: Symbol) -> bytearray:
+        """What a __device__ or __constant__ variable starts with in this process."""
         here = ctypes.cast(self.functions.emu_dynamic_shared_base, ctypes.c_void_p).value
-        return here - self.symbols["emu_dynamic_shared_base"].offset
+        load_address = here - self.symbols["emu_dynamic_shared_base"].offset
+        return bytearray(ctypes.string_at(load_address + variable.offset, variable.size))
 
     @functools.cached_property
     def statics(self) -> list[tuple[int, int, bool]]:
@@ -194,7 +198,7 @@ class _Library:
         return [
             (name, symbol)
             for name, symbol in self.symbols.items()
-            if symbol.kind == "STT_TLS" and name != "emu_dynamic_shared"
+            if symbol.kind == "STT_TLS" and symbol.size and name != "emu_dynamic_shared"
         ]
 
     @property
@@ -281,8 +285,7 @@ class EmulatedModule:
         for name, symbol in self._first.symbols.items():
             in_section = re.match(r"\.l?(data|bss)\b(?!\.rel\.ro)", symbol.section)
             if in_section and symbol.kind == "STT_OBJECT" and symbol.size:
-                content = bytearray(ctypes.string_at(self._first.load_address + symbol.offset, symbol.size))
-                first = torch.frombuffer(content, dtype=torch.uint8)
+                first = torch.frombuffer(self._first.first_bytes(symbol), dtype=torch.uint8)
                 found[name] = launch.Global(name, first.clone(), first)
         return found
 

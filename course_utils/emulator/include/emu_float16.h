@@ -15,6 +15,9 @@ struct fp16_format {
     static EMU_INLINE unsigned short round(float x) {
         return isnan(x) ? 0x7fff : (unsigned short)__builtin_ia32_vcvtps2ph((floats4){x}, 0)[0];
     }
+#elif defined(__aarch64__) && !defined(__clang__)  // nor has it on ARM, but a type to store that converts as well
+    static EMU_INLINE float widen(unsigned short h) { return (float)bit_cast<__fp16>(h); }
+    static EMU_INLINE unsigned short round(float x) { return isnan(x) ? 0x7fff : bit_cast<unsigned short>((__fp16)x); }
 #elif defined(__FLT16_MANT_DIG__)
     static EMU_INLINE float widen(unsigned short h) { return (float)bit_cast<_Float16>(h); }
     static EMU_INLINE unsigned short round(float x) { return isnan(x) ? 0x7fff : bit_cast<unsigned short>((_Float16)x); }

@@ -39,8 +39,13 @@ template <> struct whole<16> { typedef float type __attribute__((vector_size(16)
 // A GPU takes no vector from a place that is not a multiple of its size. Here such an address becomes one that cannot exist,
 // so that the access itself fails, at its line. Where the compiler knows the place, nothing is left of it.
 namespace emu {
+#if defined(__aarch64__)   // it ignores the highest byte of an address
+enum { no_address = 48 };
+#else
+enum { no_address = 58 };
+#endif
 template <class T> EMU_INLINE auto at_its_place(T* vector) {
-    return (T*)__builtin_assume_aligned((char*)vector + ((size_t)vector % alignof(T) << 58), alignof(T));
+    return (T*)__builtin_assume_aligned((char*)vector + ((size_t)vector % alignof(T) << no_address), alignof(T));
 }
 }
 #define EMU_COPY_MEMBERS(name)                                                                                              \

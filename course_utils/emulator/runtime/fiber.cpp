@@ -43,6 +43,7 @@ asm(R"(
 .globl emu_switch
 .type emu_switch,%function
 emu_switch:
+    hint 34                  // bti c: where branches are protected, a call by address lands nowhere else
     sub sp, sp, #160
     stp x19, x20, [sp, #0]
     stp x21, x22, [sp, #16]

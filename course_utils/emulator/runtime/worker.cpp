@@ -90,25 +90,53 @@ static void* run_blocks(void* argument) {
 
 // ---- crashes and the time limit
 
-struct Fault { uintptr_t program_counter, stack_pointer; uint32_t access; };
+// A return address without the bits by which an ARM that protects it has signed it.
+static uintptr_t unsigned_address(uintptr_t address) {
+#if defined(__aarch64__)
+    return address << 16 >> 16;
+#else
+    return address;
+#endif
+}
 
-static Fault read_context(const ucontext_t* context) {
+// access: 1 for a read, 2 for a write. return_address: of the function that runs, if a register has it.
+struct Fault { uintptr_t program_counter, stack_pointer, return_address; uint32_t access; };
+
+static bool in_code(uintptr_t address) { return address - code_low < code_high - code_low; }
+
+#if defined(__aarch64__)
+// The processor does not say what an access was, but its instruction does. A load that an exclusive store follows is half
+// of an atomic operation: a write, as on x86.
+static uint32_t access_of(uint32_t code) {
+    const auto bits = [=](unsigned from, unsigned count) { return code >> from & ((1u << count) - 1); };
+    const uint32_t read = 1, write = 2, kind = bits(27, 3), loads = bits(22, 1), is_vector = bits(26, 1);
+    if (kind == 3 && !bits(24, 2)) return read;                               // beside the program counter
+    if (kind == 5 || (is_vector && (kind == 1 || kind == 7))) return loads ? read : write;   // a pair; vectors
+    if (kind == 1) return loads && bits(23, 1) && !bits(21, 1) ? read : write;   // in order; exclusive; compare and swap
+    const bool is_atomic = kind == 7 && !bits(24, 2) && bits(21, 1) && !bits(10, 2);
+    return (kind == 3 || kind == 7) && bits(22, 2) && !is_atomic ? read : write;   // else it clears memory: dc zva
+}
+#endif
+
+static Fault read_context(const ucontext_t* context, bool has_address) {
 #if defined(__x86_64__)
     const greg_t* r = context->uc_mcontext.gregs;
-    return {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP], r[REG_ERR] & 2 ? 2u : 1u};
+    return {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP], 0, r[REG_ERR] & 2 ? 2u : 1u};
 #else
-    return {(uintptr_t)context->uc_mcontext.pc, (uintptr_t)context->uc_mcontext.sp, 0u};
+    const auto& r = context->uc_mcontext;
+    return {(uintptr_t)r.pc, (uintptr_t)r.sp, unsigned_address(r.regs[30]), has_address ? access_of(*(const uint32_t*)r.pc) : 0u};
 #endif
 }
 
 // Inside the runtime or libm, the nearest return address into the kernel's code says which line called it.
 static uintptr_t kernel_program_counter(const Fault& fault, const Block& b) {
-    if (fault.program_counter - code_low < code_high - code_low) return fault.program_counter;
+    if (in_code(fault.program_counter)) return fault.program_counter;
+    if (in_code(fault.return_address)) return fault.return_address - 1;   // inside the call, not behind it
     uintptr_t low = (uintptr_t)b.stacks, high = low + b.stacks_bytes;
     if (fault.stack_pointer - low >= high - low) return fault.program_counter;
     const uintptr_t* word = (const uintptr_t*)(fault.stack_pointer & ~(uintptr_t)7);
     for (int i = 0; i < 1024 && (uintptr_t)(word + i) < high; i++)
-        if (word[i] - code_low < code_high - code_low) return word[i] - 1;   // inside the call, not behind it
+        if (in_code(unsigned_address(word[i]))) return unsigned_address(word[i]) - 1;
     return fault.program_counter;
 }
 
@@ -136,6 +164,9 @@ static bool in_dynamic_shared(const Block* b, uintptr_t address) {
     return b && address - (uintptr_t)b->dynamic_shared < EMU_SHARED_LIMIT;
 }
 
+// As a misaligned vector has it: emu_vector_types.h.
+static bool is_no_address(int code, uintptr_t address) { return code == SI_KERNEL || address >> 48 & 0x7f; }
+
 static const char* explain(int signal, int code, uintptr_t address, const Block* b) {
     switch (signal) {
     case SIGFPE: return "integer division by zero (a GPU returns garbage and goes on)";
@@ -145,7 +176,7 @@ static const char* explain(int signal, int code, uintptr_t address, const Block*
         return "stack overflow of a CUDA thread: deep recursion, or local arrays of more than 256 KB";
     if (in_dynamic_shared(b, address))
         return "invalid memory access: past the end of the dynamic shared memory that the launch asked for (shared_mem)";
-    if (code == SI_KERNEL) return "invalid memory access: a misaligned vector, or an address that cannot exist";
+    if (is_no_address(code, address)) return "invalid memory access: a misaligned vector, or an address that cannot exist";
     if (address < 4096) return "invalid memory access: a null pointer";
     return "invalid memory access";
 }
@@ -197,14 +228,15 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
     Block* b = emu_block;
     const Fiber* f = emu_current;
     if (f && (let_pass(signal, (uintptr_t)info->si_addr) || divide_magnitude(signal, (ucontext_t*)context))) return;
-    Fault fault = read_context((const ucontext_t*)context);
+    const bool has_address = signal == SIGSEGV || signal == SIGBUS;
+    Fault fault = read_context((const ucontext_t*)context, has_address);
     if (signal == SIGALRM) return sample(fault);
-    uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
+    uintptr_t address = has_address ? (uintptr_t)info->si_addr : 0;
     emu_site site = f ? f->copying : emu_site{};
     if (!emu_record(launch, EMU_CRASH, f, site, "%s", explain(signal, info->si_code, address, b))) emu_end_worker(false);
     launch->report->program_counter = b ? kernel_program_counter(fault, *b) : fault.program_counter;
     launch->report->address = address;
-    bool explained = address < 4096 || in_stacks(b, address) || in_dynamic_shared(b, address);
+    bool explained = address < 4096 || is_no_address(info->si_code, address) || in_stacks(b, address) || in_dynamic_shared(b, address);
     launch->report->access = explained ? 0 : fault.access;
     if (b && b->tracer && f && !emu_is_finding()) emu_trace_logs(*b);
     emu_end_worker(true);
