@@ -1,4 +1,5 @@
-"""Checks of arguments that several rooms share: each message names the argument, what it got and what it takes."""
+"""Checks of arguments that several rooms share: each message names the argument, what it got and what it takes. And
+what they ask of the arguments' device."""
 
 from __future__ import annotations
 
@@ -193,3 +194,14 @@ def check_kinds(query: Kind, key: Kind, value: Kind, *, enable_gqa: bool) -> Non
         raise ValueError(f"key has {kv_heads} heads; with enable_gqa that must divide the {heads} heads of query")
     if not enable_gqa and kv_heads != heads:
         raise ValueError(f"key has {kv_heads} heads and query {heads}; they must be equal, or pass enable_gqa=True")
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is captured on torch's current stream of this device. Then nothing may be made that later
+    launches share."""
+    if device.type != "cuda" or not torch.cuda.is_initialized():
+        return False
+    if device.index in (None, torch.cuda.current_device()):
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from course_utils.arguments import is_capturing
 from course_utils.emulator import watching
 from course_utils.emulator.memory import Array, Mapped
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
@@ -551,7 +552,7 @@ class ReadyLaunch:
 
 def counter(device: torch.device, stream: int | None = None) -> torch.Tensor:
     """What stands for `COUNTER` in a launch. stream: the handle of torch's current one, if it is known."""
-    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+    if device.type == "cpu" or is_capturing(device):
         return torch.zeros(1, dtype=torch.int32, device=device)
     return _counter_of_stream(device, stream or torch.cuda.current_stream(device).cuda_stream)
 

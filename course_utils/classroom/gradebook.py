@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +18,7 @@ from course_utils.classroom.by_hand import ByHand, hand_in_code
 from course_utils.classroom.class_folder import LateRule, Student
 from course_utils.classroom.results_store import Record, write_atomically
 from course_utils.grading.catalog import exercise
+from course_utils.grading.result import OF_A_FILE
 
 NOT_GRADED, NOT_DUE = "not graded", "not due yet"
 UNKNOWN = "unknown"
@@ -121,10 +121,8 @@ class Row:
             return ""
         names = [main.name]
         if self.status.startswith("partly "):
-            task = exercise(self.exercise).name
-            files = [part.diagnosis.name for part in self.record.result.parts if part.diagnosis is not None]
-            of_a_file = re.compile(rf".{{0,40}}{re.escape(task)}.{{0,40}}\.(cu|ipynb)\b", re.IGNORECASE)
-            names += [name for name in files if of_a_file.match(name)]
+            diagnoses = [part.diagnosis for part in self.record.result.parts if part.diagnosis is not None]
+            names += [diagnosis.name for diagnosis in diagnoses if diagnosis.kind == OF_A_FILE]
         return "; ".join(dict.fromkeys(names))
 
     @property

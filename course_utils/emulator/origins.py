@@ -5,6 +5,7 @@ Both are read off the steps. A number that a thread keeps in registers from one 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -21,6 +22,8 @@ from course_utils.emulator.recorded import (
 )
 from course_utils.toolchain.source import blank_comments
 
+HEAD = re.compile(r"(\} *)?(else\b *)?(if|for|while|switch|do|else)\b")
+
 Columns = Mapping[str, np.ndarray]
 Lanes = tuple[np.ndarray, np.ndarray, np.ndarray]  # as `_lanes` gives them
 
@@ -30,7 +33,8 @@ def write_of_each_read(columns: Columns, places: Sequence[RecordedPlace], source
 
     A read of a thread goes into the thread's next write if both belong to one execution of one statement: from the read
     to the write the thread is in that statement, or in functions that the statement calls. A statement is what stands
-    in the lines up to one that ends in `;`, `{` or `}`. Where a struct is stored piece by piece, the reads go into the
+    in the lines up to one that ends in `;`, `{` or `}`, or with the head of a loop or condition; two statements in one
+    line are not told apart. Where a struct is stored piece by piece, the reads go into the
     first piece. A read of a copy goes into the copy's write of the same piece.
     """
     into = np.full(len(columns["lanes.offset"]), -1, np.int32)
@@ -108,7 +112,8 @@ def _first_lines(text: str) -> list[int]:
     for number, line in enumerate(blank_comments(text).split("\n"), start=1):
         lines.append(number if is_over else lines[-1])
         if code := line.strip():
-            is_over = code.startswith("#") or code.endswith((";", "{", "}"))
+            is_head = bool(HEAD.match(code)) and code.endswith((")", "else", "do"))
+            is_over = is_head or code.startswith("#") or code.endswith((";", "{", "}"))
     return lines
 
 

@@ -134,7 +134,7 @@ class Recording:
 
     def inputs(self, write: Access) -> list[Access]:
         """What went into a write, such as `writer` gives it: what the thread has read since its last write, in the same
-        execution of the same statement; of a copy, what was copied there, and nothing where that was zeros.
+        execution of the same line or statement; of a copy, what was copied there, and nothing where that was zeros.
 
         A number that the thread had in its registers before the statement is not among the reads, nor is what an atomic
         operation finds where it writes. What a statement is, `write_of_each_read` says.

@@ -16,6 +16,7 @@ from course_utils.emulator.words import HAZARDS
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
 from course_utils.grading.mistakes import give, give_in_places
+from course_utils.grading.result import OF_A_FILE, UNWRITTEN
 from course_utils.grading.variables import line_that_hides
 from course_utils.grading.wrong_values import first_of, places
 from course_utils.toolchain.source import blank_comments
@@ -248,13 +249,14 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome, source: str = "")
         return replace(special, detail=f"{case.name}: {outcome.error}")
     name = names.get(outcome.kind, f"the kernel took its process down: {outcome.kind}")
     if outcome.kind in ("rule", "missing"):
-        return Diagnosis(name)
+        return Diagnosis(name, kind=OF_A_FILE)
     if outcome.kind in ("crash", "died", "gpu") and outcome.findings:
         cause = of_finding(exercise, _cause(outcome.findings), source)
         return replace(cause, detail=f"{case.name}: {outcome.error}\n{cause.detail}")
     finding = f"\n{outcome.findings[0]}" if outcome.findings else ""
     where = "" if outcome.kind in ("compile", "undefined", "interface") else f"{case.name}: "
-    return Diagnosis(name, f"{where}{outcome.error}{finding}")
+    kind = OF_A_FILE if outcome.kind in ("compile", "undefined") else ""
+    return Diagnosis(name, f"{where}{outcome.error}{finding}", kind=kind)
 
 
 # ---- the sanitizer
@@ -340,7 +342,8 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         if unwritten.any():
             some = "" if unwritten.all() else " in places"
             count = f"{int(unwritten.sum())} of {unwritten.numel()} elements: {places(unwritten, output.axes)}"
-            return Diagnosis(f"{name} is never written{some}", f"{case.name}: {count}")
+            kind = UNWRITTEN if unwritten.all() else ""
+            return Diagnosis(f"{name} is never written{some}", f"{case.name}: {count}", kind=kind)
         if output.kind == "exact":
             where = got != output.expected.to(got.dtype)
             if where.any():

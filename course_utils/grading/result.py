@@ -15,17 +15,22 @@ RIGHT, WRONG, OPEN, NOT_MEASURED = "right", "wrong", "open", "not measured"
 MOST_IN_ONE_COLUMN = 10  # lines that a kernel has printed
 
 
+OF_A_FILE, UNWRITTEN = "file", "unwritten"
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """What is wrong, in a name that a student can look up.
 
     name: one line ("O is not rescaled when the maximum changes"). detail: the evidence (where, how much). It must be
-    the same each time the same submission is graded with the same seed. read_again: chapter and section.
+    the same each time the same submission is graded with the same seed. read_again: chapter and section. kind:
+    OF_A_FILE where a handed-in file is at fault, UNWRITTEN of an output; "" of all else.
     """
 
     name: str
     detail: str = ""
     read_again: str = ""
+    kind: str = ""
 
     def with_figures(self, seen: str) -> Diagnosis:
         """The same, with what was counted before its own words."""

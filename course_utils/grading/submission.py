@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_utils.grading.catalog import EXERCISE_IDS, all_ids, exercise
-from course_utils.grading.result import Diagnosis
+from course_utils.grading.result import OF_A_FILE, Diagnosis
 
 LARGEST_KERNEL = 256 << 10  # bytes
 LARGEST_NOTEBOOK = 16 << 20
@@ -102,7 +102,7 @@ def read_submission(folder: str | os.PathLike[str], exercise_id: str) -> Submiss
                 problems |= unusable
             statuses[file] = "ok"
         except _Unusable as error:
-            statuses[file], problems[file] = error.status, Diagnosis(str(error))
+            statuses[file], problems[file] = error.status, Diagnosis(str(error), kind=OF_A_FILE)
     return Submission(exercise_id, kernel, cells, problems, statuses, tuple(notes))
 
 
@@ -262,7 +262,7 @@ def _cells(
     for name in wanted:
         if name not in found:
             words = "it was deleted or lost its tag; take it from a fresh copy of the exercise"
-            problems[name] = Diagnosis(f"the cell {name!r} is not in {file}", words)
+            problems[name] = Diagnosis(f"the cell {name!r} is not in {file}", words, kind=OF_A_FILE)
         elif (length := len(found[name])) > LARGEST_CELL:
             problems[name] = Diagnosis(
                 f"the cell {name!r} has {length:,} characters; at most {LARGEST_CELL:,} are read"

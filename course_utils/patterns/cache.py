@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from course_utils.arguments import is_capturing
 from course_utils.patterns.graphs import refuse_fake_tensors
 
 MOST = 64  # entries: some ten pairs of lengths
@@ -21,11 +22,6 @@ MISSING = object()
 
 Made = TypeVar("Made")
 _captured: dict[int, object] = {}  # by CUDA graphs
-
-
-def is_capturing() -> bool:
-    """Whether a CUDA graph is captured on torch's current stream."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 class Cache:
@@ -44,7 +40,7 @@ class Cache:
 
     def get(self, key: Hashable, make: Callable[[], Made], device: torch.device) -> Made:
         """make() the first time, and later what it returned. device: where its tensors lie."""
-        in_capture = is_capturing()
+        in_capture = is_capturing(device)
         with self._lock:
             entry = self._entries.get(key, MISSING)
             if entry is not MISSING:
@@ -76,4 +72,4 @@ def wait_until_read(result: Made, device: torch.device) -> Made:
     """Returns `result` when torch's current stream has computed it from a cached entry. From then on the entry may be
     pushed out, or go with its pattern, and its memory may be reused. During a capture nothing can be waited for, and
     need not be: what a graph reads stays."""
-    return result if is_capturing() else wait_until_made(result, device)
+    return result if is_capturing(device) else wait_until_made(result, device)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from course_utils.course import CHAPTERS, ROOT
 from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.replay import Replay, replay
-from course_utils.grading.result import PartResult, Result
+from course_utils.grading.result import UNWRITTEN, PartResult, Result
 from course_utils.grading.submission import Submission
 from course_utils.puzzles.puzzle import Puzzle
 from course_utils.puzzles.wrong_lines import known_mistakes
@@ -54,7 +54,7 @@ def page(puzzle: Puzzle, result: Result) -> str:
         assert diagnosis is not None, "a part that is not right says why"
         said = f"<p><strong>Not yet: {html.escape(diagnosis.name)}.</strong></p>"
         said += f'<pre style="{EVIDENCE}">{html.escape(diagnosis.detail)}</pre>' if diagnosis.detail else ""
-        if diagnosis.name.endswith("is never written"):
+        if diagnosis.kind == UNWRITTEN:
             said += "<p>Or it is only added to: it holds NaN at first, so that nothing forgotten passes.</p>"
         said += f"<p>Read again: {linked(diagnosis.read_again)}</p>" if diagnosis.read_again else ""
     parts = "".join(f"<li>{_marked(part)}</li>" for part in result.parts)

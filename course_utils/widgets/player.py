@@ -51,9 +51,9 @@ def play(
         widgets.play(lambda: kernel(grid, block, args), at=17)
 
     Forwards, backwards, to a line, to a barrier, to the next write of a cell; each number says who wrote it, and what
-    was read in the same statement. block: its index in the grid, as blockIdx.x or (x, y, z). launch: which one, counted
-    from 0, where `call()` makes several. at: the line, or the finding of a report, at whose first step it opens; a
-    finding is shown with both parties. None: at the first step.
+    was read in the same line or statement. block: its index in the grid, as blockIdx.x or (x, y, z). launch: which
+    one, counted from 0, where `call()` makes several. at: the line, or the finding of a report, at whose first step it
+    opens; a finding is shown with both parties. None: at the first step.
 
     Raises what `course_utils.emulator.record` raises, TypeError for another `at`, and ValueError for a line in which
     the block does nothing and for a finding that it does not run into, and where there is no step to play.

@@ -32,7 +32,7 @@ from course_utils.classroom.overview import overview, part_results
 from course_utils.classroom.results_store import GRADER_FAILED, Key, Record, ResultsStore, exercise_seed, grader_version
 from course_utils.grading.catalog import exercise, exercise_ids
 from course_utils.grading.exercise import Diagnosis
-from course_utils.grading.result import PartResult, Result
+from course_utils.grading.result import OF_A_FILE, PartResult, Result
 from course_utils.grading.sandbox import parent as sandbox
 from course_utils.grading.submission import LARGEST_KERNEL, Submission
 from tests.helpers.class_folder import CHAPTER, EXERCISE, METHOD, NAME, asked, hand_in, make, notebook, table, tables
@@ -149,7 +149,8 @@ def test_remarks_name_a_chapter_once() -> None:
     for name, status, problem in zip(
         names, ("graded", "partly missing", "missing"), ("", "notebook", "all"), strict=True
     ):
-        said = {"": None, "notebook": Diagnosis(f"{name}.ipynb is missing"), "all": Diagnosis(f"{name}.cu is missing")}
+        of_notebook, of_all = (Diagnosis(f"{name}.{suffix} is missing", kind=OF_A_FILE) for suffix in ("ipynb", "cu"))
+        said = {"": None, "notebook": of_notebook, "all": of_all}
         parts = (
             PartResult("values", "Values", 4, 0, "wrong", diagnosis=Diagnosis("m is not initialized")),
             PartResult("question", "Question", 1, 0, "wrong", diagnosis=said[problem]),

@@ -159,6 +159,23 @@ def test_what_went_into_a_write_is_what_its_statement_read():
     assert inputs(197) == ["x2"]  # not what the condition read in the rounds before
 
 
+def test_the_head_of_a_loop_or_condition_is_a_statement_of_its_own():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    for (int n = (int)x[threadIdx.x]; n < 33; n += 40)
+        y[n] = 1;
+    if (x[threadIdx.x] > 3)
+        y[threadIdx.x + 32] = 2;
+    else if (x[threadIdx.x] > 2)
+        y[threadIdx.x + 32] = 3;
+    else
+        y[threadIdx.x + 32] = x[0];
+}"""
+    x, y = torch.arange(32.0), torch.zeros(80)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
+    counts = [len(recording.inputs(recording.writer("y", 4 * number))) for number in (5, 36, 35, 33)]
+    assert counts == [0, 0, 0, 1]
+
+
 def test_a_half_that_is_copied_from_memory_to_memory_is_read_first():
     code = r"""#include <cuda_fp16.h>
 extern "C" __global__ void k(const __half* x, __half* y) {

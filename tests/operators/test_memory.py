@@ -131,7 +131,7 @@ def test_the_least_recently_used_goes_first():
 def capture(monkeypatch):
     """capture(True) and capture(False): whether a CUDA graph is being captured."""
     monkeypatch.setattr(cache, "_captured", {})
-    return lambda now: monkeypatch.setattr(cache, "is_capturing", lambda: now)
+    return lambda now: monkeypatch.setattr(cache, "is_capturing", lambda device: now)
 
 
 class Thing:

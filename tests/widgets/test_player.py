@@ -610,7 +610,7 @@ def test_a_chosen_cell_says_who_wrote_it_and_each_read_leads_there(open_widget, 
     assert name.startswith("tile[0][3] = ")
     words = trace.inner_text().replace("\n", " ")
     assert re.search(
-        r"Written by warp 0, lane 3, line \d+: step \d+ Read in the same statement: in\[0\]\[35\] = ", words
+        r"Written by warp 0, lane 3, line \d+: step \d+ Read in the same line or statement: in\[0\]\[35\] = ", words
     )
     trace.get_by_role("button", name="in[0][35]").click()
     assert trace.locator("b").inner_text() == name.replace("tile[0][3]", "in[0][35]")
@@ -635,8 +635,11 @@ def test_what_went_into_a_write_is_said_in_words(open_widget):
     cells = {
         (2, 4): "It was copied from: x[1] = 1 ",
         (2, 8): "It is a zero that the copy fills in: nothing was read for it.",
-        (1, 0): "Made of what was there, and read in the same statement: s[3] = 0 ",
-        (1, 4): "Nothing was read in the same statement since the thread's last write: it was made from registers",
+        (1, 0): "Made of what was there, and read in the same line or statement: s[3] = 0 ",
+        (
+            1,
+            4,
+        ): "Nothing was read in the same line or statement since the thread's last write: it was made from",
     }
     for (array, offset), said in cells.items():
         start = {"cell": {"array": array, "offset": offset}}

@@ -3,8 +3,8 @@
 const MOST_LISTED = 8; // reads
 // What is said of a write: in front of the reads that went into it, and where there are none.
 const MADE_FROM = {
-  write: ["Read in the same statement:", "Nothing was read in the same statement since the thread's last write: it was made from registers and constants."],
-  atomic: ["Made of what was there, and read in the same statement:", "Made of what was there, and of registers and constants."],
+  write: ["Read in the same line or statement:", "Nothing was read in the same line or statement since the thread's last write: it was made from registers and constants."],
+  atomic: ["Made of what was there, and read in the same line or statement:", "Made of what was there, and of registers and constants."],
   "copy write": ["It was copied from:", "It is a zero that the copy fills in: nothing was read for it."],
 };
 
