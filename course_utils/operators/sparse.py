@@ -43,7 +43,7 @@ def sparse_attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale · Q Kᵀ) V over the pairs that a pattern keeps, by the kernel of `choose_kernel`.
 
-    With sinks, a softcap or d above 128 it is the range kernel where rows are ranges of keys, and else the block kernel.
+    With sinks, a softcap or d above 128 it is the range kernel where rows are ranges of keys, else the block kernel.
 
     The first call with a pattern, its lengths and a device builds lists, which takes longer; they are kept with the
     pattern, so keep the pattern. Any stream may use them, at once. What a CUDA graph has captured of them stays until
