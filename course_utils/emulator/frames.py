@@ -25,7 +25,7 @@ from course_utils.emulator.debug_types import (
     size_of,
     type_of,
 )
-from course_utils.emulator.library_tables import Symbol, full_names, kept, symbols
+from course_utils.emulator.library_tables import Symbol, cached_table, full_names, symbols
 from course_utils.emulator.struct_members import Member, layout, member_of, pointed_at
 
 READERS = tuple(Path(file) for file in (__file__, debug_types.__file__, struct_members.__file__))
@@ -73,7 +73,7 @@ def functions(library: Path) -> list[Function]:
     """Those that have variables of the learner's files, or return a struct, by ascending addresses."""
     found = [
         Function(name, start, end, [_variable(*one) for one in variables], returns)
-        for name, start, end, variables, returns in kept(library, _read, *READERS)[0]
+        for name, start, end, variables, returns in cached_table(library, _read, *READERS)[0]
     ]
     return [function for function in found if function.variables or function.returns]
 
@@ -85,7 +85,7 @@ def _variable(name: str, kind: str, shape: list[int], *rest: Any) -> Variable:
 
 def shared_variables(library: Path) -> dict[int, Member]:
     """The members of each __shared__ variable, or its elements, by its offset in shared memory."""
-    return {offset: member_of(member) for offset, member in kept(library, _read, *READERS)[1]}
+    return {offset: member_of(member) for offset, member in cached_table(library, _read, *READERS)[1]}
 
 
 def _read(library: Path) -> tuple[list[Any], list[Any]]:

@@ -344,15 +344,15 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         if output.kind == "exact":
             where = got != output.expected.to(got.dtype)
             if where.any():
-                seen = _seen(where, got, output.expected, output.axes)
-                return Diagnosis(f"{name} is wrong", f"{case.name}: {seen}")
+                difference = _difference(where, got, output.expected, output.axes)
+                return Diagnosis(f"{name} is wrong", f"{case.name}: {difference}")
             continue
         expected = output.expected
         if output.kind == "values" and (hidden := torch.isneginf(expected)).any():
             if (where := torch.isneginf(got) != hidden).any():
-                seen = _seen(where, got, expected, output.axes)
+                difference = _difference(where, got, expected, output.axes)
                 how = "not −∞ where it must be" if not (where & ~hidden).any() else "−∞ in the wrong places"
-                return Diagnosis(f"{name} is {how}", f"{case.name}: {seen}")
+                return Diagnosis(f"{name} is {how}", f"{case.name}: {difference}")
             got, expected = got.masked_fill(hidden, 0), expected.masked_fill(hidden, 0)
         if output.kind == "lse":
             report = lse_report(got, expected, name=name)
@@ -367,8 +367,8 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
             )
         if not report.passed:
             where = ~((got == expected) | ((got - expected).abs() <= report.allowed))
-            seen = f"{_seen(where, got, expected, output.axes)}\n" if where.any() else ""
-            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {seen}{report}")
+            difference = f"{_difference(where, got, expected, output.axes)}\n" if where.any() else ""
+            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {difference}{report}")
     return None
 
 
@@ -389,7 +389,7 @@ def unwritten_or_empty(
     return None
 
 
-def _seen(where: Tensor, got: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
+def _difference(where: Tensor, got: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
     """How many elements differ, where, and what stands at the first."""
     at = places(where, axes)
     count = f"{int(where.sum())} of {where.numel()} elements differ{': ' if at else ''}{at}"

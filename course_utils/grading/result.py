@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
-RIGHT, WRONG, OPEN, NOT_MEASURED = "right", "wrong", "open", "not measured"
+RIGHT, WRONG, UNANSWERED, NOT_MEASURED = "right", "wrong", "open", "not measured"
 MOST_IN_ONE_COLUMN = 10  # lines that a kernel has printed
 
 
@@ -27,9 +27,9 @@ class Diagnosis:
     detail: str = ""
     read_again: str = ""
 
-    def with_figures(self, seen: str) -> Diagnosis:
+    def with_figures(self, figures: str) -> Diagnosis:
         """The same, with what was counted before its own words."""
-        return replace(self, detail=f"{seen} {self.detail}")
+        return replace(self, detail=f"{figures} {self.detail}")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Result:
         lost: Counter[str] = Counter()
         first: dict[str, Diagnosis] = {}
         for part in self.parts:
-            if part.diagnosis is not None and part.status in (WRONG, OPEN):
+            if part.diagnosis is not None and part.status in (WRONG, UNANSWERED):
                 lost[part.diagnosis.name] += part.points - part.earned if not part.bonus else 0
                 first.setdefault(part.diagnosis.name, part.diagnosis)
         total = {name: sum(lost[n] for n in lost if n == name or n.endswith(f": {name}")) for name in lost}
