@@ -39,7 +39,7 @@ class Matches:
         self._known: dict[tuple[Mistake, int], bool] = {}
 
     def among(self, mistakes: Sequence[Mistake], case: Case, outcome: Outcome) -> list[Mistake]:
-        """Those of these mistakes that give what this outcome of the case has."""
+        """The mistakes that give the outputs of this outcome of the case."""
         unknown = [mistake for mistake in mistakes if (mistake, id(case)) not in self._known]
         for mistake, given in give_in_places(unknown, case).items():
             if not all(_near_where_written(outcome.outputs.get(name), given[name]) for name in _judged(case)):
@@ -209,9 +209,9 @@ def _hidden(case: Case, outcome: Outcome, source: str) -> Diagnosis | None:
 
 
 def _cause(findings: Sequence[Finding]) -> Finding:
-    """The finding to name: the first, but for what others follow from.
+    """The finding to name: one that causes others if there is one, else the first.
 
-    Those are barriers that threads miss, with races in other lines, and misaligned vectors, which also leave the array.
+    Barriers that threads miss cause races in other lines, and misaligned vectors also leave the array.
     """
     first = (lambda finding: finding.tool == "synccheck", _is_misaligned_vector)
     return next((finding for is_first in first for finding in findings if is_first(finding)), findings[0])
@@ -309,9 +309,9 @@ def _missing_barrier(first: int, second: int, source: str) -> str:
 
 
 def _surely_waits(between: str) -> bool:
-    """Whether whoever gets through these lines has come to __syncthreads().
+    """Whether a thread that passes these lines always reaches a __syncthreads().
 
-    Not where it depends on an `if`, or stands in a loop that ends before the last of them.
+    A barrier does not count if it depends on an `if`, or if its loop ends before the last of the lines.
     """
     opened: list[int] = []  # the braces that are open
     waits: list[list[int]] = []  # those around each barrier

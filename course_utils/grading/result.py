@@ -178,8 +178,8 @@ class Result:
     def _explained(self) -> Iterator[tuple[PartResult, str, str, str]]:
         """Each part with what to say, the evidence to show and where to read again: nothing that was told before.
 
-        Of a diagnosis with the same evidence, such as a compile error, it is said for which part it was told; of one
-        with other evidence, the first line is added, which begins with the case.
+        If an earlier part had the same diagnosis with the same evidence, such as a compile error, that part is named.
+        If the evidence differs, its first line is added, which begins with the case.
         """
         names, first_parts, sent = set(), {}, set()
         for part in self.parts:
