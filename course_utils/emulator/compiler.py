@@ -208,7 +208,7 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     # A local array larger than a page must not reach over the guard page below a stack. Without sibling calls, a crash
     # in a function of libc finds the line that called it.
     flags += ["-fstack-clash-protection", "-fno-optimize-sibling-calls"]
-    # g++ for ARM takes that page for 64 KB.
+    # g++ for ARM takes that page for 64 KiB.
     if compiler.is_for_arm and compiler.kind == "gcc":
         flags += ["--param=stack-clash-protection-guard-size=12"]
     # Without stubs for calls into the runtime: the time limit may end a kernel there, and a stub has no line.
