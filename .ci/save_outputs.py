@@ -15,7 +15,7 @@ from course_utils.site import widgets
 from course_utils.site.execute import execute
 
 ROOT = Path(__file__).resolve().parents[1]
-SEEN = re.compile(rf"{re.escape(FRAME)}|data-guess=|\b20\d\d-\d\d-\d\d\b")  # the date is of a record
+WORTH_KEEPING = re.compile(rf"{re.escape(FRAME)}|data-guess=|\b20\d\d-\d\d-\d\d\b")  # the date is of a record
 LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILINE)
 
 
@@ -24,7 +24,7 @@ def is_seen(outputs: list[nbformat.NotebookNode]) -> bool:
     shown = [output.get("data", {}) for output in outputs]
     texts = [output.get("text", "") for output in outputs]
     texts += [data.get(kind, "") for data in shown for kind in ("text/html", "text/plain")]
-    return any("image/png" in data for data in shown) or any(SEEN.search(text) for text in texts)
+    return any("image/png" in data for data in shown) or any(WORTH_KEEPING.search(text) for text in texts)
 
 
 def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) -> nbformat.NotebookNode:

@@ -165,7 +165,8 @@ Kind = tuple[torch.Size, torch.dtype, torch.device]  # what a check of attention
 
 
 def kind(name: str, tensor: Tensor) -> Kind:
-    """Of a tensor `[B, H, L, d]`. Raises TypeError, which names the argument, unless it is a dense tensor."""
+    """Shape, dtype and device of a tensor `[B, H, L, d]`. Raises TypeError, with the argument's name, if it is no dense
+    tensor."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor [B, H, L, d]")
     if tensor.is_nested or tensor.layout is not torch.strided:  # asked here: a call takes as long as the question

@@ -284,8 +284,8 @@ def rebuild_flops(keys: int, config: DeepSeekDims = V3_2) -> int:
 def reprojected_pair_flops(config: DeepSeekDims = V3_2) -> int:
     """FLOPs of one pair, all heads, when K and V are rebuilt for every pair: MLA without absorption, done naively.
 
-    Of each head, 262,144 for the rebuilding against 512 for what is wanted (128 products each for the part of the score
-    without RoPE and for the value), and 128 for the RoPE part.
+    Each head spends 262,144 on the rebuilding, 512 on the part of the score without RoPE and on the value (128 products
+    each), and 128 on the RoPE part.
     """
     return rebuild_flops(1, config) + mha_pair_flops(config)
 

@@ -100,11 +100,11 @@ def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle 
     last = min(len(lines), last or len(lines))
     if not 1 <= first <= last:
         raise ValueError(f"first and last take a range of lines within 1 ... {len(lines)}, got {first} ... {last}")
-    numbered = list(enumerate(lines[first - 1 : last], first))
-    coloured = _coloured([line for _, line in numbered])
-    body = "\n".join(_NUMBER.format(f"{n:4d}") + line for (n, _), line in zip(numbered, coloured, strict=True))
+    rows = list(enumerate(lines[first - 1 : last], first))
+    coloured = _coloured([line for _, line in rows])
+    body = "\n".join(_NUMBER.format(f"{n:4d}") + line for (n, _), line in zip(rows, coloured, strict=True))
     page = f'<div style="{FRAME}">{_CAPTION.format(_file_link(name, kernel.path))}{_code(body)}</div>'
-    return display({"text/html": page, "text/plain": "\n".join(f"{n:4d}  {line}" for n, line in numbered)}, raw=True)
+    return display({"text/html": page, "text/plain": "\n".join(f"{n:4d}  {line}" for n, line in rows)}, raw=True)
 
 
 def highlighted(text: str) -> str:
@@ -175,12 +175,12 @@ def difference(before: str, after: str, context: int = 2, skip_header: bool = Fa
     that found nothing.
     """
     both, lines = (before, after), difference_lines(before, after, context, skip_header)
-    numbered = list(_numbered(lines[2:]))
+    rows = list(_with_line_numbers(lines[2:]))
     # The line break is inside of what fills the line: a <pre> would show one between two of them as an empty line.
     body = "".join(
         f'<span style="display: block; {_CHANGED.get(line[0], "")}">'
         f"{_NUMBER.format(f'{old:>4} {new:>4}')}{line[0]}{code}\n</span>"
-        for (line, old, new), code in zip(numbered, _coloured([line[1:] for line, *_ in numbered]), strict=True)
+        for (line, old, new), code in zip(rows, _coloured([line[1:] for line, *_ in rows]), strict=True)
     )
     links = [_file_link(text.name, text.path) if isinstance(text, KernelSource) else source_name(text) for text in both]
     caption = " → ".join(dict.fromkeys(links))
@@ -205,7 +205,7 @@ def difference_lines(before: str, after: str, context: int = 2, skip_header: boo
     return [re.sub(r"^@@ -(\d+)(\S*) \+(\d+)", in_the_file, line) for line in lines]
 
 
-def _numbered(lines: Sequence[str]) -> Iterator[tuple[str, int | str, int | str]]:
+def _with_line_numbers(lines: Sequence[str]) -> Iterator[tuple[str, int | str, int | str]]:
     """The lines of a diff's hunks, each with its number in the text before and in the text after; "" if it has none."""
     old = new = 0
     for line in lines:

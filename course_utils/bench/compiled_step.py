@@ -62,7 +62,7 @@ def _of_size(
     backend: str,
     attentions: Mapping[str, Callable[..., Tensor]],
 ) -> list[Row]:
-    torch._dynamo.reset()  # what was compiled for another size counts towards a limit
+    torch.compiler.reset()  # what was compiled for another size counts towards a limit
     models = _models(width, heads, device, backend, attentions)
     inputs = random_inputs((batch, length, width), device, count=2)
     made = {of: lambda model=model: functools.partial(_results, model, *inputs) for of, model in models.items()}

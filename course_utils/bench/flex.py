@@ -132,7 +132,7 @@ def attentions(
 ) -> dict[str, Attention]:
     """FlexAttention on this mask in each of these ways, to be compiled at the first call."""
     # Beyond 8 versions of one function, torch.compile gives up, and FlexAttention would write down S: start anew.
-    torch._dynamo.reset()
+    torch.compiler.reset()
     attend = compiled()
     blocks = {FLEX[name][0] for name in names}
     masks = {block: block_mask(pattern, query_length, key_length, block, device) for block in blocks}

@@ -180,8 +180,8 @@ def training_step(*, device: str = "cuda", backend: str = "inductor", **sizes: A
 
 
 def _means(rows: list[Row], part: str = "means") -> list[Row]:
-    """Of the rows of `forward` or `backward`, fp16: for each head dimension, mask and implementation the geometric mean
-    over the lengths of its ratios to cuDNN and to FLASH, and the lowest and highest of them."""
+    """The ratios to cuDNN and to FLASH in the fp16 rows of `forward` or `backward`: for each head dimension, mask and
+    implementation the geometric mean over the lengths, the lowest and the highest."""
     rows = select(rows, dtype="float16")
     found: list[Row] = []
     for head_dim, is_causal, name in dict.fromkeys((row["head_dim"], row["is_causal"], row["name"]) for row in rows):

@@ -314,7 +314,7 @@ def break_even(
     rows: list[Row] = []
     for length in lengths:
         inputs = random_inputs((1, heads, length, HEAD_DIM), device)
-        torch._dynamo.reset()
+        torch.compiler.reset()
         dense = _dense(inputs)
         attend = flex.compiled()  # once: the masks differ in what their tables hold only, and every block is full
         for density in densities:

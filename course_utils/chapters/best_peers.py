@@ -41,7 +41,7 @@ _SHAPES = {
 }
 
 
-def beside(*parts: str) -> None:
+def compare(*parts: str) -> None:
     """Shows the pairs of these parts. What is the same in all of them stands in the caption.
 
     Raises:

@@ -62,14 +62,14 @@ class UnfitWorker(Exception):
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did. rows: those of grades.csv; graded: by this run; kept: had a grade already, the same content.
+    """What a run did. rows: those of grades.csv; graded: by this run; unchanged: those whose grade still holds.
 
     why: how many were graded for which reason.
     """
 
     rows: tuple[Row, ...]
     graded: int
-    kept: int
+    unchanged: int
     remarks: tuple[str, ...]
     tables: tuple[Path, ...]
     why: Mapping[str, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Summary:
         return [row for row in self.rows if row.status == GRADER_FAILED]
 
     def __str__(self) -> str:
-        lines = [f"{self.graded} graded now{in_words(self.why)}, {self.kept} graded before and unchanged"]
+        lines = [f"{self.graded} graded now{in_words(self.why)}, {self.unchanged} graded before and unchanged"]
         statuses = sorted({row.status for row in self.rows} - {"graded", GRADER_FAILED, NOT_GRADED, NOT_DUE})
         for status in statuses:
             lines += _listed(status, [row for row in self.rows if row.status == status])
@@ -144,7 +144,7 @@ def grade_class(
     with store.lock():
         seed = store.seed(new=new_seed)
         handed_in = _handed_in(classroom, everybody, {*classroom.released, *wanted})
-        todo, kept, why = [], 0, Counter[str]()
+        todo, unchanged, why = [], 0, Counter[str]()
         for student in everybody if students is None else [one for one in everybody if one in students]:
             for exercise_id in wanted:
                 (digest, missing), due = handed_in[student, exercise_id], classroom.due.get(exercise_id)
@@ -157,7 +157,7 @@ def grade_class(
                     todo.append((student, exercise_id))
                     why[reason] += 1
                 else:
-                    kept += 1
+                    unchanged += 1
         if todo:
             workers = workers or (1 if device == "cuda" else len(os.sched_getaffinity(0)))
             run = _Run(classroom, store, seed, device, isolation, grade or grade_in_child, now)
@@ -176,7 +176,7 @@ def grade_class(
     remarks += [f"{one.where}: there is no student {one.student!r}" for one in given if one.student not in known]
     bad_times = {f"{row.student.id}/{row.exercise.split('/')[0]}": 0 for row in rows if row.submitted_at == UNKNOWN}
     remarks += [f"the time in submitted/{place}/timestamp.txt cannot be read" for place in bad_times]
-    return Summary(tuple(rows), len(todo), kept, tuple(remarks), tables, dict(why))
+    return Summary(tuple(rows), len(todo), unchanged, tuple(remarks), tables, dict(why))
 
 
 def _check_options(workers: int | None, scheduler: str | None, isolation: str) -> None:

@@ -164,7 +164,7 @@ class CourseGenerateAssignment(GenerateAssignment):
 def _fit_gradebook(coursedir: CourseDirectory, classroom: ClassFolder, chapter: str, names: set[str]) -> None:
     """Sets the notebooks of a chapter in the gradebook: nbgrader refuses to add or remove one once there are hand-ins.
 
-    Of an exercise that is no longer assigned, points given in formgrader move to by_hand.csv.
+    If an exercise is no longer assigned, its points given in formgrader move to by_hand.csv.
     """
     with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
         assignment = gradebook.update_or_create_assignment(chapter)

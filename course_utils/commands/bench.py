@@ -8,6 +8,7 @@ the plot.
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -32,21 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subjects = [*SUBJECTS, *ALIASES]
     parser.add_argument("subject", choices=subjects, metavar="SUBJECT", help=f"what to measure: {', '.join(subjects)}")
 
-    def add(to: argparse._ActionsContainer, name: str, text: str, **how: object) -> None:
-        to.add_argument(_option(name), default=None, help=f"{text}; of {_takers(name)}", **how)
+    def add(add_argument: Callable[..., argparse.Action], name: str, text: str, **how: object) -> None:
+        add_argument(_option(name), default=None, help=f"{text}; of {_takers(name)}", **how)
 
     for name, text in FILES.items():
-        add(parser, name, text, type=Path, metavar="FILE")
-    add(parser, "record", "keep the figures in the course, for readers without a GPU", action="store_true")
+        add(parser.add_argument, name, text, type=Path, metavar="FILE")
+    add(parser.add_argument, "record", "keep the figures in the course, for readers without a GPU", action="store_true")
     sizes = parser.add_argument_group("patterns", "beside FlexAttention and dense attention; a pattern's own arguments")
     lengths = "sequence lengths; default 16384, or what the pattern is for"
-    add(sizes, "seq_len", lengths, type=int, nargs="+", metavar="L")
+    add(sizes.add_argument, "seq_len", lengths, type=int, nargs="+", metavar="L")
     for name in ("batch", "heads", "head_dim"):
-        add(sizes, name, f"default {one_pattern.SIZES[name]}", type=int, metavar="N")
-    add(sizes, "dtype", f"default {one_pattern.SIZES['dtype']}", choices=["float16", "bfloat16"])
-    add(sizes, "backward", "time the backward pass", action="store_true")
+        add(sizes.add_argument, name, f"default {one_pattern.SIZES[name]}", type=int, metavar="N")
+    add(sizes.add_argument, "dtype", f"default {one_pattern.SIZES['dtype']}", choices=["float16", "bfloat16"])
+    add(sizes.add_argument, "backward", "time the backward pass", action="store_true")
     for name in dict.fromkeys(name for kind in one_pattern.PATTERNS for name in one_pattern.arguments(kind)):
-        add(sizes, name, "an argument", type=int, nargs="+" if name in one_pattern.LISTS else None, metavar="N")
+        nargs = "+" if name in one_pattern.LISTS else None
+        add(sizes.add_argument, name, "an argument", type=int, nargs=nargs, metavar="N")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
             _write(Path(options.json), store.export())
         if options.reset:
             forgotten = store.reset()
-            print(f"{_told(forgotten)} forgotten", file=sys.stderr)
+            print(f"{_forgotten_in_words(forgotten)} forgotten", file=sys.stderr)
         elif not options.json:
             print(_report(slug))
     except (ProgressError, OSError) as error:
@@ -62,7 +62,7 @@ def _slug(given: str) -> str | None:
     return next((one.slug for one in course.CHAPTERS if given.zfill(2) in (one.slug, one.number)), None)
 
 
-def _told(forgotten: store.Forgotten) -> str:
+def _forgotten_in_words(forgotten: store.Forgotten) -> str:
     return (
         f"{counted(forgotten.exercises, 'exercise')}, {counted(forgotten.questions, 'question')}, "
         f"{counted(forgotten.chapters, 'chapter')} and {forgotten.guesses} guess{'es' * (forgotten.guesses != 1)}"

@@ -147,7 +147,7 @@ def _processor() -> str:
 
 @functools.cache
 def _own_files() -> str:
-    """Of all that goes into a build and does not come with the kernel: compiler.py has the flags of the linker, too."""
+    """The hash of all files that go into a build, besides the kernel. compiler.py is one: it has the linker's flags."""
     python = [HERE / "compiler.py", HERE / "exact.py"]
     headers = (file for file in HERE.glob("include/**/*") if file.is_file())
     files = sorted([*HERE.glob("runtime/*"), *headers, *python])
@@ -177,7 +177,7 @@ def exact_compiler(compiler: Compiler) -> Compiler:
 
 
 def _kernel_flags(compiler: Compiler, build: Build) -> list[str]:
-    """Those of the runtime, and what a kernel alone is asked for."""
+    """The flags of the runtime, and those that only kernels need."""
     flags = _flags(compiler, build)
     if compiler.is_for_arm:  # which goes on from a division by zero, where x86 stops: runtime/undefined.cpp
         by_zero = "integer-divide-by-zero"
@@ -208,7 +208,7 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     # A local array larger than a page must not reach over the guard page below a stack. Without sibling calls, a crash
     # in a function of libc finds the line that called it.
     flags += ["-fstack-clash-protection", "-fno-optimize-sibling-calls"]
-    # g++ for ARM takes that page for 64 KB.
+    # g++ for ARM takes that page for 64 KiB.
     if compiler.is_for_arm and compiler.kind == "gcc":
         flags += ["--param=stack-clash-protection-guard-size=12"]
     # Without stubs for calls into the runtime: the time limit may end a kernel there, and a stub has no line.
@@ -277,7 +277,7 @@ def _link(compiler: Compiler, output: str, objects: list[str], folder: Path) -> 
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Of several processes that begin on a new machine, one builds what all need, and the others wait for it."""
+    """Lets one process build what all need on a new machine, while the other processes wait."""
     with open(cache_folder() / "lock", "w") as file:
         with contextlib.suppress(OSError):  # a file system without locks: then each builds it
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -38,7 +38,7 @@ def add_counters(counters: Counters, trace: LaunchTrace) -> None:
 
 
 def _labels(arrays: Sequence[Array], kernel: str = "") -> str:
-    """Of arguments that share memory."""
+    """The label of arguments that share memory."""
     return " = ".join(argument_label(array.index, array.name, kernel) for array in arrays)
 
 

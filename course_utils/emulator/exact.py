@@ -61,7 +61,7 @@ def _conversion(sign: str, to: str, source: str) -> str:
 
 
 def _shift(operation: str, width: str) -> str:
-    """Of the count, 32 bits matter; what is too many bits is all of them."""
+    """A shift as a GPU does it: only 32 bits of the count matter, and too large a count shifts all bits out."""
     last = int(width[1:]) - 1
     body = [
         f"  %count = and {width} %n, {2**32 - 1 if width == 'i64' else -1}",

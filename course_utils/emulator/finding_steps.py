@@ -88,7 +88,7 @@ class FindingSteps:
         return thread[0] + self._block[0] * (thread[1] + self._block[1] * thread[2])
 
     def _does(self, thread: Index3) -> np.ndarray:
-        """Of each step whether a thread takes part."""
+        """Whether a thread takes part in each step, as a bool array."""
         warp, lane = divmod(self._number(thread), 32)
         return (self._warp == warp) & (self._mask >> np.uint32(lane) & 1 == 1)
 
@@ -99,8 +99,8 @@ class FindingSteps:
         return np.flatnonzero(mine if mine.any() else at_line)
 
     def _of_one_party(self, finding: Finding, steps: np.ndarray) -> np.ndarray:
-        """Those of a thread's steps that its finding may be about. Out of bounds are accesses outside of every array,
-        or of shared memory where only an index is known; initcheck's are reads of what nobody has written before."""
+        """The steps of a thread that its finding may be about. Out of bounds: accesses outside of every array, or any
+        access to shared memory if only an index is known. initcheck: reads of bytes that were never written."""
         shared = steps[(self._op[steps] <= ATOMIC) & self._in_shared[steps]]
         if finding.tool == "memcheck" and finding.kind != "misaligned":
             outside = self._outside(steps)
@@ -135,8 +135,8 @@ class FindingSteps:
         return _Touches(step, begun, self._low[rows], self._high[rows], np.isin(self._op[step], WRITING))
 
     def _meeting(self, mine: _Touches, its: _Touches) -> tuple[int, int] | None:
-        """Of the pairs of steps in which both touch the same bytes, and one writes, the likeliest; of several the first
-        of mine with the nearest of the other's. None: there is none."""
+        """The likeliest pair of steps in which both parties touch the same bytes and one of them writes. Among equally
+        likely pairs: the first step of mine, with the nearest of the other party. None: there is no such pair."""
         best = None
         waited = {begun: self._waited(begun) for begun in np.unique(mine.begun).tolist()}
         for step, begun, low, high, writes in zip(*mine, strict=True):

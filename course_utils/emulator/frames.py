@@ -25,7 +25,7 @@ from course_utils.emulator.debug_types import (
     size_of,
     type_of,
 )
-from course_utils.emulator.library_tables import Symbol, full_names, kept, symbols
+from course_utils.emulator.library_tables import Symbol, cached_table, full_names, symbols
 from course_utils.emulator.struct_members import Member, layout, member_of, pointed_at
 
 READERS = tuple(Path(file) for file in (__file__, debug_types.__file__, struct_members.__file__))
@@ -54,7 +54,7 @@ class Variable(NamedTuple):
 
     @property
     def words(self) -> int:
-        """Of 32 bits, as which an element is recorded."""
+        """The number of 32-bit words as which an element is recorded."""
         return max(1, self.bytes // 4)
 
 
@@ -70,10 +70,10 @@ class Function(NamedTuple):
 
 
 def functions(library: Path) -> list[Function]:
-    """Those that have variables of the learner's files, or return a struct, by ascending addresses."""
+    """The functions that have variables of the learner's files, or return a struct, by ascending addresses."""
     found = [
         Function(name, start, end, [_variable(*one) for one in variables], returns)
-        for name, start, end, variables, returns in kept(library, _read, *READERS)[0]
+        for name, start, end, variables, returns in cached_table(library, _read, *READERS)[0]
     ]
     return [function for function in found if function.variables or function.returns]
 
@@ -85,7 +85,7 @@ def _variable(name: str, kind: str, shape: list[int], *rest: Any) -> Variable:
 
 def shared_variables(library: Path) -> dict[int, Member]:
     """The members of each __shared__ variable, or its elements, by its offset in shared memory."""
-    return {offset: member_of(member) for offset, member in kept(library, _read, *READERS)[1]}
+    return {offset: member_of(member) for offset, member in cached_table(library, _read, *READERS)[1]}
 
 
 def _read(library: Path) -> tuple[list[Any], list[Any]]:
@@ -94,7 +94,7 @@ def _read(library: Path) -> tuple[list[Any], list[Any]]:
         register = FRAME_REGISTERS.get(elf["e_machine"], -1)
         dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
         frames = dict(_frame_addresses(dwarf, register))
-        # Of thread-local variables g++ on ARM does not say where they are; their symbols do.
+        # g++ on ARM does not say where thread-local variables are; their symbols do.
         unplaced = _thread_local(library) if elf["e_machine"] == "EM_AARCH64" else {}
         found: list[Any] = []
         shared: dict[int, Any] = {}
@@ -129,7 +129,7 @@ def _frame_addresses(dwarf: Any, register: int) -> Iterator[tuple[int, int]]:
 
 
 class _Reader:
-    """Of one compilation unit."""
+    """Reads the functions and variables of one compilation unit."""
 
     def __init__(self, dwarf: Any, unit: Any, register: int, unplaced: dict[str, Symbol]) -> None:
         self._register = register
@@ -243,7 +243,7 @@ def _leaves(name: str, entry: Any, at: int) -> Iterator[Leaf]:
 
 
 def _members(name: str, entry: Any, at: int) -> Iterator[Leaf]:
-    """Those of a struct: one vector if they are alike and side by side, as in a float4; else each by itself."""
+    """The members of a struct: one vector if they are alike and side by side, as in a float4; else each by itself."""
     of_struct = name_of(entry)
     if of_struct in NAMES_OF_STRUCTS:
         yield name, NAMES_OF_STRUCTS[of_struct], (), at, size_of(entry), 1

@@ -31,7 +31,7 @@ from course_utils.toolchain.errors import Index3
 
 
 def _threads() -> int:
-    """As many as OMP_NUM_THREADS says, as for PyTorch; else one for each core that this process may use."""
+    """The number of host threads: OMP_NUM_THREADS, as for PyTorch; else one for each core that this process may use."""
     said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(said) if said.isdigit() and int(said) else len(os.sched_getaffinity(0))
 

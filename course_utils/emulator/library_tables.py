@@ -38,35 +38,37 @@ class CodeRange(NamedTuple):
 @functools.cache
 def symbols(library: Path) -> dict[str, Symbol]:
     """Everything defined in the library, by name."""
-    return {name: Symbol(*values) for name, *values in kept(library, _read_symbols)}
+    return {name: Symbol(*values) for name, *values in cached_table(library, _read_symbols)}
 
 
 @functools.cache
 def asked_for(library: Path) -> frozenset[str]:
     """The names of what the library uses of others."""
-    return frozenset(kept(library, _read_asked_for))
+    return frozenset(cached_table(library, _read_asked_for))
 
 
 @functools.cache
 def code_ranges(library: Path) -> tuple[list[CodeRange], list[CodeRange]]:
     """The rows of the line table, by address, and the inlined calls, the innermost first."""
-    rows, inlined = kept(library, _read_code_ranges)
+    rows, inlined = cached_table(library, _read_code_ranges)
     return [CodeRange(*row) for row in rows], [CodeRange(*call) for call in inlined]
 
 
-def kept(library: Path, read: Callable[[Path], Any], *readers: Path) -> Any:
-    """What `read` finds in the library. Its name tells what is in it, and the texts of the files `readers` (none: of
-    this one) how it is read."""
-    kept = library.with_suffix(f".{_digest(readers or (Path(__file__),))}{read.__name__}.json")
+def cached_table(library: Path, read: Callable[[Path], Any], *readers: Path) -> Any:
+    """What `read` finds in the library, from the JSON file beside it where an earlier call has written that.
+
+    readers: the files whose code reads the library, this one by default. After a change of one, it is read again.
+    """
+    file = library.with_suffix(f".{_digest(readers or (Path(__file__),))}{read.__name__}.json")
     try:
-        return json.loads(kept.read_bytes())
+        return json.loads(file.read_bytes())
     except (OSError, ValueError):
         found = read(library)
     try:
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
-            written = Path(folder) / kept.name
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            written = Path(folder) / file.name
             written.write_text(json.dumps(found), encoding="utf-8")
-            os.replace(written, kept)
+            os.replace(written, file)
     except OSError:
         pass  # a folder that cannot be written, or a full disk: it is read again next time
     return found

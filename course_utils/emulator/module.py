@@ -75,7 +75,7 @@ def _load(library: Path) -> ctypes.CDLL:
 
 
 def _host_options(options: tuple[str, ...]) -> list[str]:
-    """Of NVRTC's options, those that mean something to a host compiler: -D, -U and -I."""
+    """The options of NVRTC that mean something to a host compiler: -D, -U and -I."""
     kept: list[str] = []
     words = iter(options)
     for word in words:
@@ -174,8 +174,7 @@ class _Library:
 
     @property
     def named_statics(self) -> list[tuple[str, int, Member | None]]:
-        """Of each of the `statics` the name that the source gives it, its bytes, and its members or elements, if they
-        are known."""
+        """The name in the source, the bytes, and if known the members or elements of each of the `statics`."""
         of_offset = shared_variables(self.path)
         found = []
         for name, symbol in self._static_symbols:
@@ -403,7 +402,7 @@ class EmulatedModule:
         if watch and watch.sanitize:
             watch = replace(watch, fences=library.has_fences)
         arrays = [a.array if isinstance(a, Mapped) else a for a in asked.arguments if not isinstance(a, bytes)]
-        # Of two compilers one may leave out a variable that nothing uses.
+        # A compiler may leave out a variable that nothing uses.
         global_variables = [variable for name, variable in self._globals.items() if name in library.symbols]
         on_a_gpu = watch is not None and not watch.record
         with DeviceMemory(arrays, launch.front_bytes(global_variables, watch), as_on_a_gpu=on_a_gpu) as memory:

@@ -250,7 +250,7 @@ def _kernel_section(kernel: str, counters: Counters) -> str:
 
 
 def _asynchronous(kernel: str, counters: Counters) -> str:
-    """Of a kernel for sm_90a: products, copies and waits of each line, and which warps wait where."""
+    """The products, copies and waits of each line of a kernel for sm_90a, and which warps wait where."""
     rows = [row for row in counters.asynchronous if row.kernel == kernel]
     if not rows:
         return ""

@@ -196,7 +196,7 @@ def _shuffle(opcode: re.Match[str], operands: Operands) -> str:
 
 
 def _put(value: str) -> Callable[[re.Match[str], Operands], str]:
-    """Of a function of the operands: {0} is the first behind the register that takes its result."""
+    """Puts a function of the operands into a register: {0} is the first operand behind that register."""
     return lambda opcode, operands: f"emu::ptx::put({operands[0]}, {value.format(*operands[1:], opcode=opcode)})"
 
 
@@ -231,7 +231,7 @@ def _atomic(opcode: re.Match[str], operands: Operands) -> str:
 
 
 def _barrier_red(opcode: re.Match[str], operands: Operands) -> str:
-    """Of all threads of the block: what __syncthreads_count() and its like are."""
+    """A barrier that reduces over all threads of the block, as __syncthreads_count() does."""
     if len(operands) != 3 or operands[1] != "0":
         raise UnknownInstruction(f"{opcode[0]} {', '.join(operands)}")
     name = {"popc": "count"}.get(opcode[1], opcode[1])
@@ -444,7 +444,7 @@ def translate(ptx: str, operands: Operands, *, number: int = 0, hopper: bool = F
 
 
 def _declared_names(text: str) -> list[str]:
-    """Of `%a, b, r<3>`: a, b, r0, r1, r2."""
+    """The declared names: a, b, r0, r1, r2 for `%a, b, r<3>`."""
     found = re.findall(r"%*(\w+)(?:<(\d+)>)?", text)
     return [name + str(n) for name, count in found for n in (range(int(count)) if count else [""])]
 

@@ -240,8 +240,8 @@ def _variables(functions: Sequence[Function]) -> tuple[np.ndarray, list[Recorded
 
 
 def _members(trace: LaunchTrace, pointers: np.ndarray) -> dict[int, list[Member]]:
-    """Of each array in shared memory the structs and arrays to which variables of the kernel refer, as far as each of
-    these has referred to one place alone. pointers: the changes of such variables."""
+    """The structs and arrays in each array of shared memory to which variables of the kernel refer, as far as each
+    variable has referred to one place alone. pointers: the changes of such variables."""
     variables = [variable for function in trace.functions for variable in function.variables]
     places = np.unique(pointers[["variable", "element", "word"]])
     found: dict[int, list[Member]] = {}

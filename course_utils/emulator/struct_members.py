@@ -129,8 +129,8 @@ def _members(name: str, child: Any, offset: int, joint: str) -> Iterable[Member]
 
 
 def known_members(found: Iterable[Member], size: int) -> list[Member]:
-    """Of what points into an array of `size` bytes, the outermost, by ascending offsets. What lies over something else
-    without being a part of it is left out, with the other one: nobody knows which of them is meant."""
+    """The outermost of the members found in an array of `size` bytes, by ascending offsets. Two members that overlap,
+    neither being a part of the other, are both left out: nobody knows which of them is meant."""
     outer: list[Member] = []
     for one in sorted(dict.fromkeys(found), key=lambda one: -one.size):
         if 0 <= one.offset <= size - one.size and not any(other.has(one) for other in outer):

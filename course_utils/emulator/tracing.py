@@ -37,10 +37,10 @@ class Sanitizer(Client):
         one that is no atomic in a file without fences.
         In a file in which something calls a fence (__threadfence(), __threadfence_block(), fence, membar, st.release),
         flags in global memory count, volatile or atomic. A fence releases what its thread has done and knows, and makes
-        nobody wait: the next write of a flag by this thread hands that on, whoever reads the flag there, by an atomic,
-        a volatile read or ld.acquire, comes after it, and so do those that it meets at a barrier. A read needs no fence
-        behind it. A fence that ends at the block (.cta) counts for this block. A plain store is no flag. Of a flag that
-        threads only ask about (a failed atomicCAS) it is taken that they have written it, too. Which of several pairs
+        nobody wait: the next write of a flag by this thread hands that on. A thread that reads the flag there, by an
+        atomic, a volatile read or ld.acquire, comes after it, and so do the threads that it meets at a barrier. A read
+        needs no fence behind it. A fence that ends at the block (.cta) counts for this block. A plain store is no flag.
+        A flag that threads only ask about (a failed atomicCAS) counts as written by them, too. Which of several pairs
         is named may there depend on the order in which blocks ran. A launch in which more than 512 MB, or 2^30 steps,
         would go into knowing who knows what is taken to be in order from there on.
         Not watched: between blocks, and in a file with fences everywhere, accesses narrower than the tensor's elements
@@ -179,10 +179,10 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
     blocks: trace only this or these of a large grid, each as blockIdx.x or as (x, y, z); all blocks run. Raises
     ValueError for a block that a launch does not have, TypeError for what is no block.
 
-    Of kernels whose header says `arch: sm_90a only` it also counts products, copies and waits (`AsyncRow`), and
-    exponentials (ex2.approx) with those that are computed while a product runs, and the most bytes of copies that a
-    block has on their way at once, and finds the roles of warps by the lines where they wait (`Role`); ncu has not been
-    asked about these.
+    If a kernel's header says `arch: sm_90a only`, these are counted, too: products, copies and waits (`AsyncRow`);
+    exponentials (ex2.approx), and how many of them are computed while a product runs; the most bytes of copies that a
+    block has on their way at once. The roles of warps are found by the lines where they wait (`Role`). These figures
+    were not compared with ncu's.
 
     A broadcast touches fewer sectors than its bytes would fill: `ideal_sectors` may exceed `sectors`, as ncu's do.
 

@@ -159,8 +159,8 @@ def _line(code: str, index: int) -> int:
 
 
 def _function_of_instructions(plain: str, asm: _Edit, instructions: list[_Edit]) -> int | None:
-    """Behind the `__device__` of the function around an `asm`, if that does nothing else, but for loops around it and
-    variables for its operands. It is inlined, so that a finding can name the line that calls it."""
+    """The index behind the `__device__` of the function around an `asm`, if the function has nothing else but loops
+    around it and variables for its operands. It is inlined, so that a finding can name the line that calls it."""
     start, depth = None, 0
     for match in re.finditer(r"[{}]", plain[: asm.start]):
         if depth == 0 and match[0] == "{" and plain[: match.start()].rstrip().endswith(")"):

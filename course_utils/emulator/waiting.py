@@ -1,4 +1,4 @@
-"""How far a long launch is: a line for whoever waits in a notebook or a terminal. It goes when the launch ends."""
+"""The progress of a long launch: a line in the notebook or the terminal, which goes when the launch ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY_SECONDS = 0.5
 
 
 class Progress:
-    """Of a launch of `blocks` blocks; `done` says how many of them have ended."""
+    """The progress of a launch of `blocks` blocks; `done` gives the number of blocks that have ended."""
 
     def __init__(self, kernel: str, blocks: int, done: Callable[[], int]) -> None:
         self._kernel, self._blocks, self._done = kernel, blocks, done

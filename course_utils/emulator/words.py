@@ -243,7 +243,7 @@ def _access(finding: Finding) -> str:
 
 
 def _out_of_bounds(finding: Finding) -> str:
-    """Of an access outside of every array: by elements as wide as the access, where whole ones lie up to there."""
+    """An access outside of every array, in words: an index of elements as wide as the access, where whole ones fit."""
     if finding.kind != "out of bounds":
         return ""
     access = f"{_access(finding)}{f' by {finding.by}' if finding.by else ''} out of bounds"

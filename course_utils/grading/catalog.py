@@ -43,12 +43,12 @@ IN_SECOND_NOTEBOOK = {
 
 
 def exercise_ids(slug: str) -> tuple[str, ...]:
-    """Those of one chapter."""
+    """The ids of a chapter's exercises."""
     return tuple(one for one in EXERCISE_IDS if one.startswith(f"{slug}/"))
 
 
 def exercises_of_notebook(slug: str) -> tuple[str, ...]:
-    """Those that this notebook of a chapter leads to."""
+    """The ids of the exercises that this notebook of a chapter leads to."""
     return tuple(one for one in EXERCISE_IDS if IN_SECOND_NOTEBOOK.get(one, one.split("/")[0]) == slug)
 
 

@@ -50,7 +50,7 @@ class Children:
     takes that down.
 
     cells: those that have not run. stages: those that have not been asked for their cases. begun: the case that the
-    child is at. seen: so many of its messages are read.
+    child is at. messages_read: the number of its messages that are read.
     """
 
     task: Exercise
@@ -64,7 +64,7 @@ class Children:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     python: Python = field(default_factory=Python)
     begun: int | None = None
-    seen: int = 0
+    messages_read: int = 0
 
     def run(self, cases: Sequence[Case], *stages: Stage) -> tuple[dict[int, Outcome], Python]:
         """Outcomes by index, and what the cells gave. The cells run first, then the cases, then those of each stage,
@@ -106,7 +106,7 @@ class Children:
             questions=tuple(question.name for question in self.task.questions),
             collects=self.task.collect is not None,
         )
-        self.begun, self.seen = None, 0
+        self.begun, self.messages_read = None, 0
         more = self._more if device == self.device else None
         try:
             limits, isolation, gpu = self.limits, self.isolation, device == "cuda"
@@ -133,11 +133,11 @@ class Children:
         if left:
             self._in_a_child(left, "cpu")
         for run in left:
-            seen = self.outcomes.get(run.index, Outcome())
-            if not seen.error:
+            outcome = self.outcomes.get(run.index, Outcome())
+            if not outcome.error:
                 error = f"not run on the GPU, since the process was ended before: {cause.error}"
-                seen = replace(seen, error=error, kind=cause.kind, findings=seen.findings or cause.findings)
-            self.outcomes[run.index] = replace(seen, outputs={})
+                outcome = replace(outcome, error=error, kind=cause.kind, findings=outcome.findings or cause.findings)
+            self.outcomes[run.index] = replace(outcome, outputs={})
 
     def _add_cases(self) -> bool:
         """Asks the next stages, where all before have their outcomes; whether one gave more."""
@@ -151,7 +151,7 @@ class Children:
 
     def _take(self, messages: Sequence[Message]) -> None:
         """Reads what is new of a child's messages."""
-        for message in messages[self.seen :]:
+        for message in messages[self.messages_read :]:
             kind, index = message.header.get("kind"), message.header.get("index")
             if kind == "python" and self.cells:
                 self.python, self.cells = _python(message.header, message.blob, self.task.cells), ()
@@ -161,7 +161,7 @@ class Children:
                 if index not in self.outcomes:
                     self.outcomes[index] = _outcome(self.cases[index], message.header, message.blob)
                     self.begun = None
-        self.seen = len(messages)
+        self.messages_read = len(messages)
 
     def _more(self, messages: list[Message]) -> bytes | None:
         """For a child that has done all: what else there is to run, or None."""

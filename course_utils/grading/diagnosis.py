@@ -40,7 +40,7 @@ class Matches:
         self._known: dict[tuple[Mistake, int], bool] = {}
 
     def among(self, mistakes: Sequence[Mistake], case: Case, outcome: Outcome) -> list[Mistake]:
-        """Those of these mistakes that give what this outcome of the case has."""
+        """The mistakes that give the outputs of this outcome of the case."""
         unknown = [mistake for mistake in mistakes if (mistake, id(case)) not in self._known]
         for mistake, given in give_in_places(unknown, case).items():
             if not all(_near_where_written(outcome.outputs.get(name), given[name]) for name in _judged(case)):
@@ -210,9 +210,9 @@ def _hidden(case: Case, outcome: Outcome, source: str) -> Diagnosis | None:
 
 
 def _cause(findings: Sequence[Finding]) -> Finding:
-    """The finding to name: the first, but for what others follow from.
+    """The finding to name: one that causes others if there is one, else the first.
 
-    Those are barriers that threads miss, with races in other lines, and misaligned vectors, which also leave the array.
+    Barriers that threads miss cause races in other lines, and misaligned vectors also leave the array.
     """
     first = (lambda finding: finding.tool == "synccheck", _is_misaligned_vector)
     return next((finding for is_first in first for finding in findings if is_first(finding)), findings[0])
@@ -311,9 +311,9 @@ def _missing_barrier(first: int, second: int, source: str) -> str:
 
 
 def _surely_waits(between: str) -> bool:
-    """Whether whoever gets through these lines has come to __syncthreads().
+    """Whether a thread that passes these lines always reaches a __syncthreads().
 
-    Not where it depends on an `if`, or stands in a loop that ends before the last of them.
+    A barrier does not count if it depends on an `if`, or if its loop ends before the last of the lines.
     """
     opened: list[int] = []  # the braces that are open
     waits: list[list[int]] = []  # those around each barrier
@@ -347,15 +347,15 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         if output.kind == "exact":
             where = got != output.expected.to(got.dtype)
             if where.any():
-                seen = _seen(where, got, output.expected, output.axes)
-                return Diagnosis(f"{name} is wrong", f"{case.name}: {seen}")
+                difference = _difference(where, got, output.expected, output.axes)
+                return Diagnosis(f"{name} is wrong", f"{case.name}: {difference}")
             continue
         expected = output.expected
         if output.kind == "values" and (hidden := torch.isneginf(expected)).any():
             if (where := torch.isneginf(got) != hidden).any():
-                seen = _seen(where, got, expected, output.axes)
+                difference = _difference(where, got, expected, output.axes)
                 how = "not −∞ where it must be" if not (where & ~hidden).any() else "−∞ in the wrong places"
-                return Diagnosis(f"{name} is {how}", f"{case.name}: {seen}")
+                return Diagnosis(f"{name} is {how}", f"{case.name}: {difference}")
             got, expected = got.masked_fill(hidden, 0), expected.masked_fill(hidden, 0)
         if output.kind == "lse":
             report = lse_report(got, expected, name=name)
@@ -370,8 +370,8 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
             )
         if not report.passed:
             where = ~((got == expected) | ((got - expected).abs() <= report.allowed))
-            seen = f"{_seen(where, got, expected, output.axes)}\n" if where.any() else ""
-            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {seen}{report}")
+            difference = f"{_difference(where, got, expected, output.axes)}\n" if where.any() else ""
+            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {difference}{report}")
     return None
 
 
@@ -392,7 +392,7 @@ def unwritten_or_empty(
     return None
 
 
-def _seen(where: Tensor, got: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
+def _difference(where: Tensor, got: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
     """How many elements differ, where, and what stands at the first."""
     at = places(where, axes)
     count = f"{int(where.sum())} of {where.numel()} elements differ{': ' if at else ''}{at}"

@@ -38,7 +38,7 @@ from pathlib import Path
 
 from course_utils.grading.catalog import EXERCISE_IDS
 from course_utils.grading.release import SOLUTIONS, release, solution_lines
-from course_utils.grading.result import OPEN, WRONG, Result
+from course_utils.grading.result import UNANSWERED, WRONG, Result
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.measured import Measurement, caption
 
@@ -93,7 +93,7 @@ class Example:
 
     def surprise(self, result: Result) -> str:
         """What about the grade is not as expected; empty if all is."""
-        lost = tuple(part.name for part in result.parts if part.status in (WRONG, OPEN) and not part.bonus)
+        lost = tuple(part.name for part in result.parts if part.status in (WRONG, UNANSWERED) and not part.bonus)
         named = result.diagnosis.name if result.diagnosis else "none"
         if self.right:
             return "" if result.full else f"lost {', '.join(lost)}: {named}"

@@ -17,7 +17,7 @@ from course_utils.grading.children import Children, Python, clean
 from course_utils.grading.diagnosis import Matches, diagnose, most_common, right_in_step, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.hints import hints
-from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
+from course_utils.grading.result import NOT_MEASURED, RIGHT, UNANSWERED, WRONG, PartResult, Result
 from course_utils.grading.sandbox.parent import Limits
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.studies.on_cpu import one_thread
@@ -244,7 +244,7 @@ def _answer(submission: Submission, question: Question, python: Python) -> PartR
         return result(problem)
     if given is None:
         todo = Diagnosis("not answered yet", f"answers[{question.name!r}] takes a number", question.read_again)
-        return result(todo, OPEN)
+        return result(todo, UNANSWERED)
     if not isinstance(given, float) or not math.isfinite(given):
         return result(Diagnosis("the answer is not a number", f"answers[{question.name!r}] is {clean(str(given))}"))
     return result(wrong_answer(question, given))

@@ -150,7 +150,7 @@ def _wrong_bytes(case: Case, tensors: Mapping[str, Tensor]) -> Iterator[tuple[st
 
 
 def _recorded(run: Run, source: KernelSource, block: Block) -> Recording:
-    """Of the case's last launch, whose outputs are judged. The grid of an earlier one may be smaller."""
+    """A recording of the case's last launch, whose outputs are judged. An earlier launch may have a smaller grid."""
     tensors = copies(run)
     with configure(time_limit=LATER_SECONDS + LAUNCH_SECONDS):
         return record(lambda: _launch(run, source, tensors), block=block, launch=len(run.launches) - 1)

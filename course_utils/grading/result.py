@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 
-RIGHT, WRONG, OPEN, NOT_MEASURED = "right", "wrong", "open", "not measured"
+RIGHT, WRONG, UNANSWERED, NOT_MEASURED = "right", "wrong", "open", "not measured"
 MOST_IN_ONE_COLUMN = 10  # lines that a kernel has printed
 
 
@@ -32,9 +32,9 @@ class Diagnosis:
     read_again: str = ""
     kind: str = ""
 
-    def with_figures(self, seen: str) -> Diagnosis:
+    def with_figures(self, figures: str) -> Diagnosis:
         """The same, with what was counted before its own words."""
-        return replace(self, detail=f"{seen} {self.detail}")
+        return replace(self, detail=f"{figures} {self.detail}")
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Result:
         lost: Counter[str] = Counter()
         first: dict[str, Diagnosis] = {}
         for part in self.parts:
-            if part.diagnosis is not None and part.status in (WRONG, OPEN):
+            if part.diagnosis is not None and part.status in (WRONG, UNANSWERED):
                 lost[part.diagnosis.name] += part.points - part.earned if not part.bonus else 0
                 first.setdefault(part.diagnosis.name, part.diagnosis)
         total = {name: sum(lost[n] for n in lost if n == name or n.endswith(f": {name}")) for name in lost}
@@ -183,8 +183,8 @@ class Result:
     def _explained(self) -> Iterator[tuple[PartResult, str, str, str]]:
         """Each part with what to say, the evidence to show and where to read again: nothing that was told before.
 
-        Of a diagnosis with the same evidence, such as a compile error, it is said for which part it was told; of one
-        with other evidence, the first line is added, which begins with the case.
+        If an earlier part had the same diagnosis with the same evidence, such as a compile error, that part is named.
+        If the evidence differs, its first line is added, which begins with the case.
         """
         names, first_parts, sent = set(), {}, set()
         for part in self.parts:

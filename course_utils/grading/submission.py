@@ -55,7 +55,7 @@ class Submission:
 
     @property
     def status(self) -> str:
-        """Of the whole: "ok", or the worst word, after "partly" if another file can be used."""
+        """The status of the whole submission: "ok", or the worst word, after "partly" if another file can be used."""
         there_are = set(self.statuses.values())
         worst = next((word for word in ("unreadable", "empty", "missing") if word in there_are), "ok")
         return f"partly {worst}" if worst != "ok" and "ok" in there_are else worst
@@ -150,7 +150,7 @@ def as_released(name: str) -> str:
 
 
 def _without_copy(name: str) -> str:
-    """Without what says that it is a copy, until that is the name of an exercise: it may end in a number of its own."""
+    """The name without marks of a copy. An exercise's own name is left as it is, since it may end in a number."""
     exercises = {one.split("/")[1] for one in all_ids()}
     for pattern in _OF_COPIES * 2:  # "x - Kopie (2)", "x (copy 1) (1)"
         if name in exercises:

@@ -45,8 +45,8 @@ def _bodies(code: str) -> Iterator[tuple[int, int]]:
 
 
 def _declared(code: str, begin: int, end: int) -> Iterator[tuple[str, bool, int, int]]:
-    """Of each local variable: its name, whether it has a value from the start, where it stands, where its statement
-    ends. What blocks share has no value of its own.
+    """The name of each local variable, whether it has a value from the start, where it stands, where its statement
+    ends. Shared, extern and static variables are left out.
     """
     for found in DECLARATION.finditer(code, begin, end):
         if found["before"] in ("__shared__", "extern", "static"):

@@ -97,8 +97,8 @@ def wrong_weights(got: Tensor, expected: Tensor, axes: tuple[str, str] = ("query
 
     axes: what rows and columns are called, where they are not queries and keys.
 
-    Weights that are all off by the same factor in a row are left alone: whoever leaves out a key raises the others.
-    A number below 0 is no weight: then something else was read.
+    Weights that are all off by the same factor in a row are left alone: a kernel that leaves out a key raises
+    the other weights. A number below 0 is no weight: then something else was read.
     """
     got, expected = got.double(), expected.double()
     if not torch.isfinite(got).all() or (got < -PRESENT).any():
@@ -134,7 +134,7 @@ def wrong_weights(got: Tensor, expected: Tensor, axes: tuple[str, str] = ("query
 
 
 def _moved_weights(got: Tensor, expected: Tensor, axes: tuple[str, str]) -> Diagnosis | None:
-    """Where the weights are right, but stand at other keys: in what way they have moved."""
+    """How the weights have moved, if they are right but stand at other keys."""
     count = expected.shape[1]
     places, keys = torch.arange(count), _plural(axes[1])
     if _are_those_of(got, expected, places):

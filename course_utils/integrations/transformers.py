@@ -223,13 +223,13 @@ def course_mask(
     is_causal = allow_is_bidirectional_skip is None  # a wrong guess is found by comparing
     window = local_size if local_size is not None and local_size < kv_length else None
     in_graph = torch.compiler.is_compiling()
-    kept = _kept(attention_mask, kv_length, kv_offset)
+    unpadded = _unpadded_keys(attention_mask, kv_length, kv_offset)
     ends_together = not isinstance(q_offset, Tensor) and q_offset + q_length == kv_offset + kv_length
-    if kept is None or (not in_graph and kept.all()):
+    if unpadded is None or (not in_graph and unpadded.all()):
         if mask_function is bidirectional_mask_function or (mask_function is causal_mask_function and ends_together):
             one_each = torch.empty(0, batch_size * kv_length + 1, dtype=torch.int32, device=device)
             return _describe(mask_function is causal_mask_function, None, one_each)
-    asked = _Asked(mask_function, kept, q_offset, kv_offset, (batch_size, q_length, kv_length), device)
+    asked = _Asked(mask_function, unpadded, q_offset, kv_offset, (batch_size, q_length, kv_length), device)
     query_ids, key_ids = _sequences(asked, is_causal)
     same = _compare(asked, query_ids, key_ids, is_causal, window)
     is_one = key_ids[-1, -1] == batch_size - 1  # a sequence for each row of the batch
@@ -267,7 +267,7 @@ def _read(mask: Tensor, num_keys: int) -> tuple[bool, int | None, tuple[Tensor, 
     return mask.shape[0] == 2, mask.shape[1] - 1 or None, sequences
 
 
-def _kept(attention_mask: Tensor | None, length: int, offset: int) -> Tensor | None:
+def _unpadded_keys(attention_mask: Tensor | None, length: int, offset: int) -> Tensor | None:
     """bool `[B, length]`: which keys are no padding. Those behind the end of the mask are."""
     if attention_mask is None:
         return None
@@ -281,14 +281,14 @@ class _Asked:
     def __init__(
         self,
         function: Callable[..., Tensor],
-        kept: Tensor | None,
+        unpadded: Tensor | None,
         q_offset: int | Tensor,
         kv_offset: int,
         shape: tuple[int, int, int],
         device: torch.device | str,
     ) -> None:
         batch, q_length, kv_length = self.shape = shape
-        self.function, self.kept = function, kept
+        self.function, self.unpadded = function, unpadded
         self.batch, self.head = torch.arange(batch, device=device), torch.zeros((), dtype=torch.long, device=device)
         self.keys = torch.arange(kv_length, device=device) + kv_offset
         self.queries = torch.arange(q_length, device=device) + q_offset
@@ -301,7 +301,7 @@ class _Asked:
         queries = self.queries[rows][None, None, :, None]
         found = self.function(self.batch[:, None, None, None], self.head, queries, self.keys[None, None, None])
         found = found.expand(self.shape[0], 1, -1, self.shape[2])[:, 0]
-        return found if self.kept is None else found & self.kept[:, None]
+        return found if self.unpadded is None else found & self.unpadded[:, None]
 
     def sees_its_neighbour(self) -> Tensor:
         """bool `[B, L_k]`: whether a query at the place of a key would see the key before it, if that is no padding."""
@@ -314,16 +314,16 @@ def _sequences(asked: _Asked, is_causal: bool) -> tuple[Tensor, Tensor]:
     batch, q_length, kv_length = asked.shape
     first = asked.keys == asked.keys[0]
     begins = first.expand(batch, -1)
-    if asked.kept is not None:
-        begins = begins | (asked.kept != asked.kept.roll(1, -1))
+    if asked.unpadded is not None:
+        begins = begins | (asked.unpadded != asked.unpadded.roll(1, -1))
     if is_causal:
         behind_the_queries = asked.keys == asked.queries[-1] + 1
         begins = begins | ~asked.sees_its_neighbour() | behind_the_queries
     key_ids = (begins.flatten().cumsum(0) - 1).view(batch, kv_length)
     if is_causal:
         return key_ids[:, asked.places], key_ids
-    kept = torch.ones_like(begins) if asked.kept is None else asked.kept
-    return key_ids.gather(1, kept.int().argmax(-1, keepdim=True)).expand(-1, q_length), key_ids
+    unpadded = torch.ones_like(begins) if asked.unpadded is None else asked.unpadded
+    return key_ids.gather(1, unpadded.int().argmax(-1, keepdim=True)).expand(-1, q_length), key_ids
 
 
 def _compare(asked: _Asked, query_ids: Tensor, key_ids: Tensor, is_causal: bool, window: int | None) -> Tensor:
@@ -339,8 +339,8 @@ def _compare(asked: _Asked, query_ids: Tensor, key_ids: Tensor, is_causal: bool,
         if window is not None:
             given = given & (behind < window if is_causal else behind.abs() <= window)
         alike = asked.pairs(rows) == given
-        if is_causal and asked.kept is not None:
-            alike = alike | ~asked.kept[:, asked.places[rows], None]
+        if is_causal and asked.unpadded is not None:
+            alike = alike | ~asked.unpadded[:, asked.places[rows], None]
         same.append(alike.all())
     return torch.stack(same).all()
 

@@ -487,7 +487,7 @@ _ALL = [
         tool="memcheck",
         line="if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;",
         symptom="Right numbers, until another shared array lies behind this one: then that one changes.",
-        lesson="The size of a shared array is part of the launch: whoever changes the block must find it.",
+        lesson="The size of a shared array is part of the launch: change it together with the block.",
     ),
     BrokenKernel(
         "small_shared",

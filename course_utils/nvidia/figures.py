@@ -52,7 +52,7 @@ METRICS = [
     "dram__bytes_read",
     "dram__bytes_write",
 ]
-# Those at L1, for the command line that a person would type.
+# The metrics at L1, for the command line that a person would type.
 SHOWN_METRICS = tuple(f"{name}.sum" for name in METRICS if name.startswith("l1tex"))
 
 

@@ -382,8 +382,8 @@ def page(results: list[Verdict]) -> str:
 
 def _pieces(results: list[Verdict]) -> dict[str, str]:
     """What the page shows of records and of the emulator, by the name of the piece."""
-    names = ("sanitizer", "counters", "arithmetic", "silicon", "asynchronous", "beside")
-    sanitizer, counters, of_arithmetic, silicon, planted, beside = map(measured.load, names)
+    names = ("sanitizer", "counters", "arithmetic", "silicon", "asynchronous", "compute_sanitizer_verdicts")
+    sanitizer, counters, of_arithmetic, silicon, planted, verdicts = map(measured.load, names)
     alarms = f"{false_alarms(results)}. The clean launches are the same kernels mended, and the kernels of the course."
     return {
         "findings": _paragraphs(
@@ -392,7 +392,7 @@ def _pieces(results: list[Verdict]) -> dict[str, str]:
             alarms,
             *_with_notes(false_alarm_table(results), "why"),
         ),
-        "what ours alone know": _with_origin(beside, beside.rows),
+        "what ours alone know": _with_origin(verdicts, verdicts.rows),
         "counters": _paragraphs(
             "\n".join(f"- {figure}" for figure in FIGURES),
             f"ncu {_origin(counters, 'ncu')}.",

@@ -68,7 +68,7 @@ class Call(NamedTuple):
 
     @property
     def softcap_option(self) -> tuple[str, ...]:
-        """Of a backward kernel: what it has to know of sinks is in LSE."""
+        """Options of a backward kernel. It needs none for sinks, because LSE contains them."""
         return ("-DSOFTCAP=1",) if self.softcap else ()
 
     @property
@@ -182,7 +182,7 @@ class Attention:
         self.operator: Operator = make_operator(attend_by(forward))
 
     def _parts(self, others: Sequence[Any]) -> tuple[Tensor | None, Sequence[Any], float, float]:
-        """Of an operator's arguments behind value: the sinks, those of `more`, the softcap (0: none), the scale."""
+        """The sinks, the arguments of `more`, the softcap (0: none) and the scale, out of those behind value."""
         if not self._takes_sinks:
             return None, others[:-1], 0, others[-1]
         sinks, *chosen, softcap, scale = others

@@ -208,5 +208,5 @@ def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBac
 
 
 def blocks_that_stay(device: torch.device) -> int:
-    """As many as the GPU has multiprocessors; on the emulator two, so that they fetch more than one item each."""
+    """The number of the GPU's multiprocessors; two on the emulator, so that each block fetches more than one item."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

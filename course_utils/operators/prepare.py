@@ -103,7 +103,7 @@ def check_ends(name: str, ends: Tensor, rows: int) -> None:
         raise ValueError(f"{name} is {ends.tolist()}; it must begin with 0, never fall, and end at {rows} or before")
 
 
-# Of a larger cap tanh(S / cap) is too coarse in fp32; with a smaller one it cannot be taken back from its exponential.
+# A larger cap makes tanh(S / cap) too coarse in fp32; a smaller one cannot be taken back from its exponential.
 LEAST_SOFTCAP, MOST_SOFTCAP = 1e-3, 1e4
 SOFTCAPS = f"a number from {LEAST_SOFTCAP:g} to {MOST_SOFTCAP:g}, or None for no cap"
 

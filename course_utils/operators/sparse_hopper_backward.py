@@ -133,7 +133,7 @@ def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool) -> Columns:
 
 
 def _rows_of_tiles(by_key: RowRanges, call: Call) -> tuple[Tensor, Tensor]:
-    """Of each tile of keys the first of the rows that meet it, which begins a tile of queries, and the end."""
+    """The rows that meet each tile of keys: the first, rounded down to a tile of queries, and the end."""
     tile = COLUMN_TILES[call.key_shape[3]]
     starts, ends = by_key.of_tiles(tile.block_cols)
     begin = starts.clamp(max=call.query_shape[2] - 1) // tile.block_rows * tile.block_rows

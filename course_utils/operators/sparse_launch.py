@@ -241,7 +241,7 @@ class RangeMask(NamedTuple):
 
 
 def _dq_option(adds_dq: bool) -> tuple[str, ...]:
-    """Of the backward kernels: without it blocks of keys add to dQ."""
+    """The backward kernels' option for a pass of its own for dQ; without it blocks of keys add to dQ."""
     return () if adds_dq else ("-DDQ_PASS=1",)
 
 

@@ -106,13 +106,15 @@ class BackwardTile(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        """Of backward_dk_dv: K and V; Q, dO, dS, LSE and delta twice, of this tile and the next or the last."""
+        """Shared memory of backward_dk_dv: K and V; Q, dO, dS, LSE and delta twice, for this tile and the next or
+        last."""
         scores = self.block_cols * self.block_rows
         return 4 * self.head_dim * (self.block_cols + 2 * self.block_rows) + 4 * scores + 16 * self.block_rows
 
     @property
     def dq_shared_bytes(self) -> int:
-        """Of such a kernel: Q and dO, and two tiles each of 64 rows of K and V, or 32 if these are wide."""
+        """Shared memory of a kernel of query_gradient_tile.cuh: Q and dO, and two tiles each of 64 rows of K and V, or
+        32 if these are wide."""
         return 4 * self.head_dim * (self.dq_rows + 2 * (32 if self.head_dim > HEAD_DIMS[-1] else 64))
 
 

@@ -50,7 +50,7 @@ class RowRanges(NamedTuple):
         return RowRanges(first, end)
 
     def of_tiles(self, size: int) -> RowRanges:
-        """Of each tile of `size` neighbours where the first of them starts and the last one to end does."""
+        """The range of each tile of `size` neighbours, from the first row's start to the end of the last to end."""
         first = torch.arange(0, len(self.starts), size, device=self.starts.device)
         last = (first + size).clamp(max=len(self.starts)) - 1
         return RowRanges(self.starts[first], torch.maximum(self.ends[first], self.ends[last]))

@@ -51,16 +51,17 @@ class Candidate:
 class Workload:
     """What is asked for: one layer, forward, causal, 16 heads of d = 128, fp16.
 
-    length: tokens. target_ms: the time that a layer may take. free_bytes: the memory beyond Q, K and V. kept: the share
-    of attention that a window of `window` keys keeps on this model's own texts, as measured; wanted: how much it must
-    keep at least. candidates: what is installed and runs. speed: how many times the measured GPU's this GPU's is.
+    length: tokens. target_ms: the time that a layer may take. free_bytes: the memory beyond Q, K and V.
+    kept_mass: the share of attention that a window of `window` keys keeps on this model's own texts, as measured.
+    wanted: the least share that it must keep. candidates: what is installed and runs. speed: how many times the
+    measured GPU's this GPU's is.
     """
 
     length: int
     target_ms: float
     free_bytes: float
     window: int
-    kept: float
+    kept_mass: float
     wanted: float
     candidates: tuple[Candidate, ...]
     speed: float
@@ -103,17 +104,17 @@ def _drawn(draw: random.Random) -> Workload | None:
     draw.shuffle(names)
     candidates = tuple(_measured(name, length, speed, draw) for name in names)
     wanted = draw.choice(WANTED)
-    kept = draw.uniform(wanted - LOST, 1.0) if length > WINDOW else 1.0
+    kept_mass = draw.uniform(wanted - LOST, 1.0) if length > WINDOW else 1.0
     ran = [_recorded()[name, length] for name in names if (name, length) in _recorded()]
     times = [one.ms / speed for one in ran]
     slack = [STORED if one.choice == "dense" else 1.0 for one in ran]
     bytes_taken = [one.extra_bytes for one in ran]
     target = min(times) * 2 ** draw.uniform(-1, 5)
     free = min(MOST_BYTES, draw.choice(bytes_taken) * 2 ** draw.uniform(-1, 3))
-    one = Workload(length, target, free, WINDOW, kept, wanted, candidates, speed)
+    one = Workload(length, target, free, WINDOW, kept_mass, wanted, candidates, speed)
     near = any(time / APART < target < APART * most * time for time, most in zip(times, slack, strict=True))
     near |= any(1 / ROOM < taken / free < ROOM for taken in bytes_taken)
-    return None if near or abs(kept - wanted) < SETTLED else one
+    return None if near or abs(kept_mass - wanted) < SETTLED else one
 
 
 def _measured(name: str, length: int, speed: float, draw: random.Random) -> Candidate:

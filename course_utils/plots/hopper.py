@@ -80,8 +80,8 @@ def ring_of_tiles(tiles: int = 7, buffers: int = 2) -> Axes:
     return ax
 
 
-# Of what a consumer does with a tile at d = 128, in units of 512 cycles: a product is 4096 FLOP a cycle, and its
-# 64 · 128 exponentials are 16 a cycle. The maximum is shorter than that; its width is not to scale.
+# The time that a consumer takes for each thing it does with a tile at d = 128, in units of 512 cycles: a product is
+# 4096 FLOP a cycle, and its 64 · 128 exponentials are 16 a cycle. The maximum is shorter; its width is not to scale.
 WIDTHS = {"Q Kᵀ": 1.0, "max": 0.75, "exp": 1.0, "P V": 1.0}
 PRODUCTS = {"Q Kᵀ": MATRICES["Q"], "P V": MATRICES["O"]}
 

@@ -18,7 +18,7 @@ RAGGED = "06 Serving, section 4, 'Sequences of every length'"
 PAGES = "06 Serving, section 5, 'Pages'"
 TREES = "06 Serving, section 8, 'Several queries a step'"
 NEXT_SEQUENCE = "if (part < parts) break;\npart -= parts;\n}"
-SEEN = "see(row, Q + i * D, K + (context + t) * D, V + (context + t) * D, scale);"
+SEE_KEY = "see(row, Q + i * D, K + (context + t) * D, V + (context + t) * D, scale);"
 
 
 def _scale(generator: torch.Generator) -> np.float32:
@@ -253,19 +253,19 @@ PUZZLES = {
                 "the tree is taken for a chain",
                 "A query sees its ancestors, and not all that stand before it.",
                 TREES,
-                f"for (int t = 0; t <= i; t++) {SEEN}",
+                f"for (int t = 0; t <= i; t++) {SEE_KEY}",
             ),
             mistake(
                 "a query does not see its own key",
                 "Begin with t = i, not with its parent.",
                 TREES,
-                f"for (int t = parents[i]; t >= 0; t = parents[t]) {SEEN}",
+                f"for (int t = parents[i]; t >= 0; t = parents[t]) {SEE_KEY}",
             ),
             mistake(
                 "a query sees its parent, but no older ancestor",
                 "Go on from parent to parent.",
                 TREES,
-                f"int t = i;\n{SEEN}\nt = parents[i];\nif (t >= 0) {SEEN}",
+                f"int t = i;\n{SEE_KEY}\nt = parents[i];\nif (t >= 0) {SEE_KEY}",
             ),
             mistake(
                 "keys of the context are read in place of the tree's",

@@ -155,7 +155,7 @@ def _votes(question: Votes, answer: object) -> Verdict:
     holding = {index for index, one in enumerate(statements) if one.right}
     if marked == holding:
         said = f"You marked exactly the {_count(len(holding), 'statement')} that {_verb(len(holding), 'hold')}."
-        # Of a statement that does not hold, "right" says that it was rightly left out.
+        # For a statement that does not hold, "right" says that it was rightly left out.
         return _verdict(question, RIGHT, said, [Item(RIGHT, one.why) for one in statements])
     found, wrong, missing = len(marked & holding), len(marked - holding), len(holding - marked)
     said = f"{found} of the {_count(len(holding), 'statement')} that {_verb(len(holding), 'hold')} {_be(found)} marked"

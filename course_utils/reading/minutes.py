@@ -134,7 +134,7 @@ def _read(section: Section) -> Reading:
 
 
 _SHOWS = re.compile(r"\bshow\.(?:source|passage|difference|mistake)\(")
-# Folded text is not read, nor is folded code; but the answer to a question is opened by whoever thought about it.
+# Folded text is not read, nor is folded code; but a reader who has thought about a question opens its answer.
 _FOLDED = re.compile(r"(?s)<details><summary>(?!Answer)(.*?)</summary>.*?</details>")
 
 

@@ -45,7 +45,7 @@ class Request:
 
     @property
     def length(self) -> int:
-        """Of prompt and answer."""
+        """The number of tokens in prompt and answer."""
         return len(self.prompt) + len(self.said)
 
     @property

@@ -5,8 +5,8 @@ notebooks, kernels, docs → `execute` (with outputs) → `pages` (sources for S
 picture has no description. Each chapter is shown as `make test-all` has run it, or else is run; jupyter-cache keeps the
 outputs in build/site-run until code, the package or a kernel changes. Widgets move where their states are in the page,
 and are pictures without scripts; questions are judged in the page (questions/js), and their answers are folded without
-scripts. A guess works as in JupyterLab (guesses.js). A puzzle is shown as a learner gets it (`puzzles`), whoever has
-solved it in this checkout. MathJax is part of the site: no page needs another server.
+scripts. A guess works as in JupyterLab (guesses.js). A puzzle is shown as a learner gets it (`puzzles`), even
+if somebody has solved it in this checkout. MathJax is part of the site: no page needs another server.
 tests/site/ opens built pages in a browser, as on a desk and as on a phone.
 
 `badges` writes where a chapter can be opened without installing: `make badges REPOSITORY=owner/name` puts badges

@@ -1,7 +1,7 @@
 """Badges that open a chapter without installing anything, and the cell that sets the course up on Colab.
 
 They name the repository, because Colab and Binder fetch and run what lies there. The course does not know its own
-address: whoever publishes it says `make badges REPOSITORY=owner/name`, and says it again after moving.
+address: run `make badges REPOSITORY=owner/name` before publishing it, and again after moving it.
 """
 
 from __future__ import annotations

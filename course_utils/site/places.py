@@ -1,6 +1,7 @@
 """Paths of this machine that no page of the site may show, and the text in their place.
 
-Outputs name the checkout, its virtual environment and the home of whoever built the site (the doctor's report does).
+Outputs, such as the doctor's report, name the checkout, its virtual environment and the home of the user who built
+the site.
 """
 
 from __future__ import annotations

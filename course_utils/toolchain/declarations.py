@@ -141,7 +141,7 @@ def _macro_call(flat: str, at: int, defined: set[str]) -> int | None:
 def _without_directives(plain: str) -> tuple[str, list[int]]:
     """The text with preprocessor lines blanked, too, and how many braces are open before each character.
 
-    Of the branches of an `#if`, each begins with as many open braces as the first.
+    Each branch of an `#if` begins with as many open braces as the first.
     """
     pieces, position, depth, before_branches = [], 0, 0, []
     depths: list[int] = []
@@ -203,7 +203,7 @@ def _statement(flat: str, depths: list[int], start: int) -> tuple[int, int | Non
 
 
 def _without_template(head: str) -> str:
-    """Without `template <...>` in front, and `extern "C"` (whose string is blanked)."""
+    """The declaration without `template <...>` in front, and without `extern "C"` (whose string is blanked)."""
     head = head.lstrip()
     while match := _TEMPLATE.match(head):
         depth = 0
@@ -286,7 +286,7 @@ def _kind(head: str, text: str, has_body: bool) -> tuple[str, set[str]]:
 
 
 def _without_arguments(name: str) -> str:
-    """Without the template arguments at the end."""
+    """The name without the template arguments at its end."""
     depth = 0
     for i in range(len(name) - 1, -1, -1):
         depth += (name[i] == ">") - (name[i] == "<")

@@ -131,7 +131,7 @@ def instances(code: str, kernel: KernelFunction) -> list[str]:
 
 
 def _template_parameters(code: str, kernel: KernelFunction) -> list[tuple[str, str, str]]:
-    """Of each template parameter what it takes ("typename", "int", ...), its name and its default ("" without one)."""
+    """The kind ("typename", "int", ...), name and default ("" without one) of each template parameter."""
     plain = blank_comments(code)
     before = plain[: kernel.bodies[-1][0] if kernel.bodies else len(plain)]
     opening = [*re.finditer(r"\btemplate\s*(?=<)", before)][-1].end()

@@ -113,7 +113,7 @@ class TensorMap:
             rank,
             self.tensor.data_ptr(),
             [driver.cuuint64_t(n) for n in reversed(self.tensor.shape)],
-            # Of one dimension there are no strides, but the driver takes no null.
+            # One dimension has no strides, but the driver takes no null.
             [driver.cuuint64_t(stride * size) for stride in reversed(self.tensor.stride()[:-1])]
             or [driver.cuuint64_t(16)],
             [driver.cuuint32_t(n) for n in reversed(self.box)],

@@ -19,7 +19,7 @@ from course_utils.grading.catalog import exercise
 from course_utils.grading.comparison import Comparison, compare_with_solution
 from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.replay import replay
-from course_utils.grading.result import OPEN, RIGHT, Result
+from course_utils.grading.result import RIGHT, UNANSWERED, Result
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.widgets.frame import HERE, esm
 from course_utils.widgets.own_run import WatchesRun
@@ -69,10 +69,10 @@ class Check:
         lost = [part for part in self.result.parts if part.status != RIGHT and not part.bonus]
         if not lost:
             words += " Everything is right."
-        elif all(part.status == OPEN for part in lost):
+        elif all(part.status == UNANSWERED for part in lost):
             words += f" Nothing is wrong. Not answered yet: {', '.join(part.title for part in lost)}."
         else:
-            wrong = tuple(part for part in lost if part.status != OPEN)  # an open question says nothing of the kernel
+            wrong = tuple(part for part in lost if part.status != UNANSWERED)  # says nothing of the kernel
             first = replace(self.result, parts=wrong).diagnosis or self.result.diagnosis
             words += f" To begin with: {first.name}." if first else ""
         return "\n".join([words, *self.notes])

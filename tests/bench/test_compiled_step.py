@@ -14,7 +14,7 @@ TINY = {"device": "cpu", "sizes": ((2, 20),), "width": 64, "heads": 1, "backend"
 @pytest.fixture(autouse=True)
 def nothing_compiled():
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_a_step_is_timed_eager_and_compiled_with_each_attention(one_run_each):

@@ -74,7 +74,7 @@ def test_a_training_step_is_timed_eager_and_compiled(on_cpu):
     rows = chapter.training_step(device="cpu", backend="eager", sizes=((1, 20),), width=64, heads=1)
     ways = [(name, way) for name in (OURS, PORTABLE, "SDPA") for way in ("eager", "compiled")]
     assert [(row["name"], row["way"]) for row in rows] == ways
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_a_gradient_that_is_less_right_than_cudnns_is_not_timed(on_cpu):

@@ -61,7 +61,7 @@ def test_pairs_of_a_record_are_read_by_their_parts(record):
 
 
 def test_a_chapter_shows_both_times_and_the_ratio_with_device_date_and_versions(record, tables):
-    shown.beside(DENSE, DENSE_BACKWARD, BLOCKS)
+    shown.compare(DENSE, DENSE_BACKWARD, BLOCKS)
     ((rows, caption),) = tables
     shapes, where = "B · L = 16384, H · d = 2048, fp16; B = 1, H = 16, d = 128, fp16; ", "NVIDIA H200, 2026-11-29, "
     versions = "torch 2.11.0, CUDA 13.0, flash-attn-4 4.0.0b36, sgl-flash-mla 1.0.0"
@@ -76,7 +76,7 @@ def test_a_chapter_shows_both_times_and_the_ratio_with_device_date_and_versions(
 
 
 def test_a_table_of_one_line_has_all_of_it(record, tables):
-    shown.beside(CORE)
+    shown.compare(CORE)
     ((rows, caption),) = tables
     assert [(row["keys"], row["our kernel"], row["peer"]) for row in rows] == [(4096, "ours", FLASH_MLA)]
     assert not caption.startswith("keys")
@@ -92,6 +92,6 @@ def test_each_kind_of_attention_has_the_mean_of_its_speeds_and_the_extremes(reco
 
 def test_without_a_record_a_cell_says_how_to_make_it(tmp_path, monkeypatch):
     monkeypatch.setattr("course_utils.measured.measurement.FOLDER", tmp_path)
-    for cell in (shown.by_kind, lambda: shown.beside(DENSE)):
+    for cell in (shown.by_kind, lambda: shown.compare(DENSE)):
         with pytest.raises(FileNotFoundError, match="bench best_peers --record"):
             cell()

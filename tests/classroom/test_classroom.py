@@ -329,11 +329,11 @@ def test_a_finished_grade_is_kept_until_what_it_depends_on_changes(
     folder = make(tmp_path / "class", "a", "b")
     hand_in(folder, "a", "right 1")
     hand_in(folder, "b", "wrong 1")
-    assert (graded(folder).why, graded(folder).kept) == ({"new": 2}, 2)
+    assert (graded(folder).why, graded(folder).unchanged) == ({"new": 2}, 2)
 
     hand_in(folder, "b", "right 2", "2026-11-03 12:00:00 UTC")
     again = graded(folder)
-    assert (again.graded, again.kept) == (1, 1), "b replaced a file, and is late"
+    assert (again.graded, again.unchanged) == (1, 1), "b replaced a file, and is late"
     assert str(again).startswith("1 graded now (1 handed in again), 1 graded before and unchanged\n")
     assert table(folder)["b"]["parts"].startswith("values 4/4")
     assert table(folder)["b"]["late_seconds"] == "86400"
@@ -342,8 +342,8 @@ def test_a_finished_grade_is_kept_until_what_it_depends_on_changes(
     assert graded(folder).graded == 1, "a damaged result is no result"
     before = tables(folder)
     new = graded(folder, new_seed=True)
-    assert (new.why, new.kept) == ({"another seed": 2}, 0)
-    assert json.loads((folder / "run.json").read_text())["seed"] != 7 and graded(folder).kept == 2
+    assert (new.why, new.unchanged) == ({"another seed": 2}, 0)
+    assert json.loads((folder / "run.json").read_text())["seed"] != 7 and graded(folder).unchanged == 2
     (folder / "run.json").write_text('{"seed": 7}')
     graded(folder)
     assert tables(folder) == before
@@ -410,7 +410,7 @@ def test_a_stopped_run_goes_on_and_repeats_nothing(tmp_path: Path, graded: Calla
     Path(f"{started}.go").touch()
     before = len(asked())
     summary = graded(folder)
-    assert (summary.graded, summary.kept) == (2, 1)
+    assert (summary.graded, summary.unchanged) == (2, 1)
     assert len(asked()) - before == 2 and {row["status"] for row in table(folder).values()} == {"graded"}
 
 

@@ -65,7 +65,7 @@ def test_a_term(
     Path(f"{started}.go").touch()
     before = len(asked())
     summary = graded(folder)
-    assert (summary.graded, summary.kept, len(asked()) - before) == (14 - stored, stored, 14 - stored)
+    assert (summary.graded, summary.unchanged, len(asked()) - before) == (14 - stored, stored, 14 - stored)
     assert points(folder) == expected
     assert nbgrader_course.feedback(folder) == 0
 

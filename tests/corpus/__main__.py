@@ -22,7 +22,7 @@ from tqdm import tqdm
 from course_utils.tables import aligned
 from tests.corpus.compiled import NO_ANSWER, Outcome, outcomes_within
 
-BESIDE = ("Common", "common", "include", "inc")  # folders with headers, in that of a file or above it
+HEADER_FOLDERS = ("Common", "common", "include", "inc")  # folders with headers, in that of a file or above it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def _files(folder: Path) -> list[Path]:
 def _folders_beside(path: Path, top: Path) -> list[Path]:
     """Where a file's headers may lie: Common, include and the like, in its own folder and in those above."""
     above = [folder for folder in path.resolve().parents if folder.is_relative_to(top.resolve())]
-    return [folder / name for folder in above for name in BESIDE if (folder / name).is_dir()]
+    return [folder / name for folder in above for name in HEADER_FOLDERS if (folder / name).is_dir()]
 
 
 def report(found: Sequence[Outcome], files: int) -> str:

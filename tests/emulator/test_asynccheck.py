@@ -76,7 +76,7 @@ def test_each_kind_of_mistake_is_planted_at_least_twice():
 
 # The larger kernels run longest with these.
 LARGER = pytest.mark.exhaustive("`make test` has this kind of mistake in another kernel")
-SEEN = (("forward", 2), ("forward", 3), ("forward", 5), ("sparse_mla", 4))
+PLANTED_ELSEWHERE = (("forward", 2), ("forward", 3), ("forward", 5), ("sparse_mla", 4))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ SEEN = (("forward", 2), ("forward", 3), ("forward", 5), ("sparse_mla", 4))
     [
         pytest.param(
             p,
-            marks=LARGER if (p.kernel, p.kind) in SEEN else (),
+            marks=LARGER if (p.kernel, p.kind) in PLANTED_ELSEWHERE else (),
             id=f"{p.kind}: {p.what} of {p.statement} in {p.kernel}",
         )
         for p in PLANTED

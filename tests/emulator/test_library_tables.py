@@ -31,21 +31,21 @@ def read_anew(library):
     return symbols(library), code_ranges(library)
 
 
-def kept(library):
+def json_files(library):
     return sorted(library.parent.glob("*.json"))
 
 
 def test_what_is_kept_beside_a_library_is_what_was_read(library, monkeypatch):
     first = read_anew(library)
     assert first[0]["offset"].size == 4 and any(row.line == 4 for row in first[1][0])
-    assert len(kept(library)) == 2 and len(list(library.parent.iterdir())) == 3
+    assert len(json_files(library)) == 2 and len(list(library.parent.iterdir())) == 3
     monkeypatch.setattr(library_tables, "ELFFile", None)  # would fail
     assert read_anew(library) == first
 
 
 def test_it_is_read_again_when_this_file_reads_it_in_another_way(library, monkeypatch):
     read_anew(library)
-    for file in kept(library):
+    for file in json_files(library):
         file.write_text("[[], []]", encoding="utf-8")
     monkeypatch.setattr(library_tables, "_digest", lambda reader: "another")
     assert any(row.line == 4 for row in read_anew(library)[1][0])
@@ -53,7 +53,7 @@ def test_it_is_read_again_when_this_file_reads_it_in_another_way(library, monkey
 
 def test_it_is_read_again_when_the_file_is_damaged(library):
     first = read_anew(library)
-    for file in kept(library):
+    for file in json_files(library):
         file.write_text("[[1, 2", encoding="utf-8")
     assert read_anew(library) == first
 
@@ -63,4 +63,4 @@ def test_a_folder_that_cannot_be_written_does_no_harm(library, monkeypatch):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(library_tables.tempfile, "TemporaryDirectory", full)
-    assert read_anew(library)[0]["offset"].size == 4 and not kept(library)
+    assert read_anew(library)[0]["offset"].size == 4 and not json_files(library)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from course_utils.grading.exercise import Diagnosis
-from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
+from course_utils.grading.result import NOT_MEASURED, RIGHT, UNANSWERED, WRONG, PartResult, Result
 
 RACE = "missing barrier between line 3 and line 9"
 PARTS = (
@@ -13,7 +13,7 @@ PARTS = (
     PartResult(
         "tail", "Tail <L>", 1, 0, WRONG, diagnosis=Diagnosis(RACE, "tail: O is wrong\na long report", "chapter 00")
     ),
-    PartResult("flops", "FLOP", 1, 0, OPEN, diagnosis=Diagnosis("not answered yet", "", "chapter 01")),
+    PartResult("flops", "FLOP", 1, 0, UNANSWERED, diagnosis=Diagnosis("not answered yet", "", "chapter 01")),
     PartResult("lse", "LSE", 1, 1, RIGHT),
     PartResult("speed", "Speed", 2, 2, RIGHT, True, None, 0.74),
 )

@@ -25,7 +25,7 @@ FRONT = ".lm-DockPanel-widget:not(.lm-mod-hidden)"  # what lies in front; other 
 # The one notebook for cells of tests: its kernel imports the course once. It lies where links of the chapters lead.
 SCRATCH = "notebooks/scratch.ipynb"
 
-OPEN = "async (path) => { await jupyterapp.commands.execute('docmanager:open', { path }); }"
+OPEN_DOCUMENT = "async (path) => { await jupyterapp.commands.execute('docmanager:open', { path }); }"
 # What lies in front of the page is this file.
 IN_FRONT = "(path) => window.jupyterapp?.shell.currentWidget?.context?.path === path"
 # Runs all cells of the notebook in front and returns its content afterwards. Waiting for an "idle" indicator instead
@@ -188,7 +188,7 @@ def new_page(browser, lab: Lab):
 
 def open_file(page, path: str) -> None:
     """Opens a file below JupyterLab's folder, as a double click on it would."""
-    page.evaluate(OPEN, path)
+    page.evaluate(OPEN_DOCUMENT, path)
     wait_until_in_front(page, path)
 
 

@@ -286,7 +286,7 @@ def test_no_keyword_of_a_mask_function_is_swallowed(form):
 
 
 PART = {"batch_size": 2, "q_length": 2, "kv_length": 4, "q_offset": 5, "kv_offset": 3}
-SEEN = {
+MASK_CALLS = {
     "attention_mask": PART | {"attention_mask": torch.arange(7).expand(2, -1) > 3},
     "kv_offset": PART | {"q_offset": 3, "kv_offset": 1},
     "mask_function": PART | MASKS["window"],
@@ -296,8 +296,8 @@ SEEN = {
 }
 
 
-@all_of("keyword", SEEN)
+@all_of("keyword", MASK_CALLS)
 def test_a_swallowed_keyword_of_a_mask_function_is_seen(keyword):
     check = functools.partial(check_mask, is_documented=keyword not in ("use_vmap", UNKNOWN))
-    check(course_mask, SEEN[keyword])
-    assert is_seen(swallowing(course_mask, keyword), check, SEEN[keyword])
+    check(course_mask, MASK_CALLS[keyword])
+    assert is_seen(swallowing(course_mask, keyword), check, MASK_CALLS[keyword])

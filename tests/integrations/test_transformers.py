@@ -301,7 +301,7 @@ def test_checkpointed_layers_give_the_same_gradients():
 def compiled(model):
     """The logits of TOKENS by a model in one graph."""
     model.half().set_attn_implementation("course")
-    torch._dynamo.reset()
+    torch.compiler.reset()
     return torch.compile(
         lambda **given: model(TOKENS, use_cache=False, **given).logits, fullgraph=True, backend="aot_eager"
     )
@@ -340,7 +340,7 @@ def test_a_compiled_training_step_has_the_same_logits_and_gradients():
 def test_a_second_length_compiles_no_graph_of_its_own():
     model = make("Llama")
     model.half().set_attn_implementation("course")
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     in_one_graph = torch.compile(
         lambda tokens, mask: model(tokens, attention_mask=mask, use_cache=False).logits,
@@ -359,7 +359,7 @@ def test_generation_by_a_compiled_step_chooses_the_same_tokens():
     model, config = make("Llama"), CompileConfig(backend="aot_eager", mode=None, fullgraph=True)
     config._compile_all_devices = True
     expected = generate(model, "eager")
-    torch._dynamo.reset()
+    torch.compiler.reset()
     found = generate(model, "course", cache_implementation="static", compile_config=config)
     assert torch.equal(found, expected)
 
@@ -453,10 +453,10 @@ def test_without_a_mask_fewer_causal_queries_than_keys_have_no_place(device):
 
 PLAIN = {"batch_size": 2, "q_length": 8, "kv_length": 8}
 PACKED = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2], [0, 1, 2, 3, 4, 5, 6, 7]])
-MADE = masking_utils.sliding_window_causal_mask_function(3)
+SLIDING = masking_utils.sliding_window_causal_mask_function(3)
 LOCAL = masking_utils.sliding_window_bidirectional_mask_function(2)
 OF_PACKED = masking_utils.and_masks(
-    masking_utils.remap_positions_for_packed_sequence(MADE, PACKED),
+    masking_utils.remap_positions_for_packed_sequence(SLIDING, PACKED),
     masking_utils.packed_sequence_mask_function(masking_utils.find_packed_sequence_indices(PACKED)),
 )
 CHUNKED = masking_utils.chunked_causal_mask_function(3, torch.tensor([0, 2]))
@@ -471,10 +471,10 @@ PADDED = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 0]]).bool
         pytest.param({"q_length": 3, "q_offset": 5}, id="causal with a cache"),
         pytest.param({"q_length": 3, "q_offset": torch.tensor(2)}, id="causal with a static cache"),
         pytest.param({"attention_mask": PADDED}, id="causal and padded"),
-        pytest.param({"mask_function": MADE, "local_size": 3}, id="a window"),
-        pytest.param({"mask_function": MADE, "local_size": 3, "attention_mask": PADDED}, id="a window, padded"),
+        pytest.param({"mask_function": SLIDING, "local_size": 3}, id="a window"),
+        pytest.param({"mask_function": SLIDING, "local_size": 3, "attention_mask": PADDED}, id="a window, padded"),
         pytest.param(
-            {"mask_function": MADE, "local_size": 3, "q_length": 2, "kv_length": 4, "q_offset": 9, "kv_offset": 7},
+            {"mask_function": SLIDING, "local_size": 3, "q_length": 2, "kv_length": 4, "q_offset": 9, "kv_offset": 7},
             id="a window with a cache of it",
         ),
         pytest.param({"mask_function": OF_PACKED, "local_size": 3}, id="packed with a window"),
@@ -502,8 +502,8 @@ def test_a_description_keeps_the_pairs_of_transformers_own_mask(asked):
 @pytest.mark.parametrize(
     "asked",
     [
-        pytest.param({"mask_function": MADE, "local_size": 4}, id="another window than it says"),
-        pytest.param({"mask_function": MADE}, id="a window that it does not name"),
+        pytest.param({"mask_function": SLIDING, "local_size": 4}, id="another window than it says"),
+        pytest.param({"mask_function": SLIDING}, id="a window that it does not name"),
         pytest.param({"mask_function": lambda b, h, q, k: (k <= q) & ((q - k) % 3 != 2)}, id="dilated"),
         pytest.param({"mask_function": lambda b, h, q, k: (k <= q) | (k < 3)}, id="a prefix"),
         pytest.param({"use_vmap": True}, id="a function of the caller's"),

@@ -18,7 +18,7 @@ from course_utils.toolchain.source import compile_options
 
 STEPS = pytest.mark.parametrize("step", LADDER, ids=lambda step: step.kernel)
 OTHER = pytest.mark.exhaustive("`make test` watches each step at one head dimension in each dtype")
-SEEN = pytest.mark.exhaustive("`make test` has another mistake in this step, and tests/mutants/")
+PLANTED_ELSEWHERE = pytest.mark.exhaustive("`make test` has another mistake in this step, and tests/mutants/")
 LENGTHS = (
     *((length, length) for length in checks.LENGTHS),
     *checks.UNEQUAL_LENGTHS,
@@ -206,7 +206,7 @@ CHANGES = [
 @pytest.mark.parametrize(
     ("name", "right", "wrong"),
     [
-        pytest.param(*change, marks=SEEN if before[0] == change[0] else ())
+        pytest.param(*change, marks=PLANTED_ELSEWHERE if before[0] == change[0] else ())
         for before, change in itertools.pairwise([("",), *CHANGES])
     ],
 )

@@ -42,10 +42,10 @@ def check_sparse(attend, name, cases, device, *, gradients):
 @pytest.fixture
 def graphs_of_flags():
     """A length of 1, a flag and strides may have a graph of their own."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     with config.patch(recompile_limit=32):
         yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_flash_attention_v2_compiled(device, thinned, graphs_of_flags):

@@ -35,7 +35,7 @@ HALF, BF16 = torch.float16, torch.bfloat16
 LENGTHS = (1, 63, 64, 65, 130)
 UNEQUAL_LENGTHS = ((65, 130), (130, 65), (200, 3), (1, 200))  # in turn
 AGAIN = pytest.mark.exhaustive("another pattern for the same kernel: `make test` has it at equal lengths")
-SEEN = pytest.mark.exhaustive("`make test` has other mistakes in this kernel, and tests/mutants/")
+PLANTED_ELSEWHERE = pytest.mark.exhaustive("`make test` has other mistakes in this kernel, and tests/mutants/")
 
 
 random = partial(tensors.random, dtype=HALF)
@@ -635,19 +635,27 @@ def check_broken(kernel, shown_by, gradients=False):
     [
         ("range", "min(base + right, keys)", "min(base + right + 1, keys)", "sinks"),
         pytest.param(
-            "range", "max(0, keys.start) / B_C, ", "(max(0, keys.start) + B_C - 1) / B_C, ", "a window", marks=SEEN
+            "range",
+            "max(0, keys.start) / B_C, ",
+            "(max(0, keys.start) + B_C - 1) / B_C, ",
+            "a window",
+            marks=PLANTED_ELSEWHERE,
         ),
         ("range", "(rest < 0 ? step : 0)", "0", "blocks"),
-        pytest.param("range", "(first % dilation + dilation) % dilation", "first % dilation", "steps", marks=SEEN),
+        pytest.param(
+            "range", "(first % dilation + dilation) % dilation", "first % dilation", "steps", marks=PLANTED_ELSEWHERE
+        ),
         ("range", "j0 < bottom.start &&", "j0 < top.start &&", "a wide window"),
         ("block_sparse 64", "if (mask >= 0) {", "if (false) {", "steps"),
         ("block_sparse 128", "* BLOCK + n % TILES * B_C) / 32", "* BLOCK) / 32", "a window"),
         ("csr_gather", "if (key < 0) s = NEG_INF;", "", "a window"),
-        pytest.param("csr_gather", "m = m_new, l *= rescale;", "m = m_new;", "all", marks=SEEN),
+        pytest.param("csr_gather", "m = m_new, l *= rescale;", "m = m_new;", "all", marks=PLANTED_ELSEWHERE),
         ("csr_gather", "m_new = fmaxf(m_new, __shfl_xor_sync(ALL, m_new, other));", ";", "blocks"),  # lanes disagree
-        pytest.param("csr_gather", "exp2f(s - (m == NEG_INF ? 0 : m))", "exp2f(s)", "a window", marks=SEEN),
+        pytest.param(
+            "csr_gather", "exp2f(s - (m == NEG_INF ? 0 : m))", "exp2f(s)", "a window", marks=PLANTED_ELSEWHERE
+        ),
         ("csr_gather", "__shfl_sync(ALL, p, n, LANES)", "__shfl_sync(ALL, p, n)", "all"),
-        pytest.param("csr_gather", "/ group;", "% (gridDim.y / group);", "blocks", marks=SEEN),
+        pytest.param("csr_gather", "/ group;", "% (gridDim.y / group);", "blocks", marks=PLANTED_ELSEWHERE),
     ],
 )
 def test_a_broken_forward_kernel_fails_the_check(break_kernel, kernel, right, wrong, shown_by):
@@ -660,9 +668,13 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, kernel, right, wr
     ("kernel", "right", "wrong", "shown_by"),
     [
         ("range", "round_down(j + left, step) + step - of.shift", "round_down(j + left, step) - of.shift", "blocks"),
-        pytest.param("range", "j < sinks ? of.queries : ", "", "sinks", marks=SEEN),
+        pytest.param("range", "j < sinks ? of.queries : ", "", "sinks", marks=PLANTED_ELSEWHERE),
         pytest.param(
-            "range", "min(i0 + B_R, end) > mine[KEYS].end", "i0 > mine[KEYS].end", "a wide window", marks=SEEN
+            "range",
+            "min(i0 + B_R, end) > mine[KEYS].end",
+            "i0 > mine[KEYS].end",
+            "a wide window",
+            marks=PLANTED_ELSEWHERE,
         ),
         ("block_sparse 64", "!DQ_PASS, partial >= 0", "!DQ_PASS, partial > 0", "blocks"),
         ("block_sparse 128", "* BLOCK + now.i0 % BLOCK;", "* BLOCK;", "blocks"),

@@ -297,10 +297,10 @@ def x(device):
 @pytest.fixture(autouse=True)
 def nothing_compiled():
     """What other tests compiled would count, and hold the patterns of its graphs."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
     counters.clear()
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def results_and_gradients(attend, inputs):
@@ -670,7 +670,7 @@ def test_a_number_of_numpy_is_no_constant_of_a_graph(argument, number, call, inp
     with pytest.raises(Exception, match=f"{argument} is a number of NumPy, .*: give a number of Python"):
         torch.compile(attend, fullgraph=True, backend="aot_eager")(*inputs, **{argument: number})
     if argument == "k":  # what torch.compile does then is the same for each
-        torch._dynamo.reset()
+        torch.compiler.reset()
         found = torch.compile(attend, backend="aot_eager")(*inputs, **{argument: number})
         assert torch.equal(found, attend(*inputs, **{argument: number.item()}))
 

@@ -10,12 +10,12 @@ from course_utils import patterns
 from tests.helpers.all_of import all_of
 
 NUMBER = torch.arange(300) // 37
-SEEN = torch.rand(5, 5, generator=torch.Generator().manual_seed(0)) < 0.5
+BLOCKS_VISIBLE = torch.rand(5, 5, generator=torch.Generator().manual_seed(0)) < 0.5
 MASK_MODS = {
     "causal": lambda b, h, i, j: i >= j,
     "window and sinks": lambda b, h, i, j: (i >= j) & ((i - j < 20) | (j < 3)),
     "documents": lambda b, h, i, j: (NUMBER[i] == NUMBER[j]) & (i >= j),
-    "looked up": lambda b, h, i, j: SEEN[i // 64, j // 64],
+    "looked up": lambda b, h, i, j: BLOCKS_VISIBLE[i // 64, j // 64],
     "not": lambda b, h, i, j: ~(i == j),
     "where": lambda b, h, i, j: torch.where(i > 70, i - j < 9, j % 2 == 0),
     "keys alone": lambda b, h, i, j: j % 3 == 0,

@@ -34,7 +34,7 @@ def test_no_target_is_near_to_a_time_and_no_memory_to_what_is_taken():
         for milliseconds, extra_bytes in filter(None, really(workload).values()):
             assert not 1 / APART < milliseconds / workload.target_ms < APART
             assert not 1 / ROOM < extra_bytes / workload.free_bytes < ROOM
-        assert abs(workload.kept - workload.wanted) >= SETTLED
+        assert abs(workload.kept_mass - workload.wanted) >= SETTLED
 
 
 def test_there_are_enough_of_each_kind_and_each_trap():
@@ -43,7 +43,7 @@ def test_there_are_enough_of_each_kind_and_each_trap():
         right, taken = choices(workload, really(workload)), really(workload)
         kinds["nothing" if not right else "exact" if is_exact(workload, right[0]) else "window"] += 1
         kinds["hides nothing"] += any(one.choice == "sparse" and is_exact(workload, one) for one in right)
-        kinds["loses too much"] += workload.kept < workload.wanted
+        kinds["loses too much"] += workload.kept_mass < workload.wanted
         kinds["does not fit"] += any(found and found[1] > workload.free_bytes for found in taken.values())
         kinds["from another length"] += any(one.length < workload.length for one in right)
     assert len(kinds) == 7 and min(kinds.values()) >= 20, kinds

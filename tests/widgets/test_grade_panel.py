@@ -16,7 +16,7 @@ from course_utils.grading.comparison import Comparison, Figure
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
 from course_utils.grading.replay import Replay
-from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
+from course_utils.grading.result import NOT_MEASURED, RIGHT, UNANSWERED, WRONG, PartResult, Result
 from course_utils.widgets import grade_panel
 
 ID = "02_flash_attention_minimal/online_softmax"
@@ -85,7 +85,7 @@ def test_the_panel_takes_the_place_of_the_words(folder, grades, jupyter):
 
 def test_a_right_kernel_with_open_questions_is_not_called_wrong(folder, grades, jupyter):
     todo = Diagnosis("not answered yet", "answers['bytes'] takes a number")
-    questions = [PartResult(name.lower(), name, 2, 0, OPEN, diagnosis=todo) for name in ("Bytes", "Passes")]
+    questions = [PartResult(name.lower(), name, 2, 0, UNANSWERED, diagnosis=todo) for name in ("Bytes", "Passes")]
     bonus = PartResult("speed", "Speed", 1, 0, NOT_MEASURED, bonus=True)
     grades.append(dataclasses.replace(graded(10), parts=(*graded(10).parts, *questions, bonus)))
     grade_panel.check(ID, folder)
@@ -95,7 +95,7 @@ def test_a_right_kernel_with_open_questions_is_not_called_wrong(folder, grades, 
 
 def test_a_wrong_kernel_is_named_before_open_questions(folder, grades, jupyter):
     todo = Diagnosis("not answered yet", "answers['bytes'] takes a number")
-    questions = [PartResult(name, name, 9, 0, OPEN, diagnosis=todo) for name in ("bytes", "passes")]
+    questions = [PartResult(name, name, 9, 0, UNANSWERED, diagnosis=todo) for name in ("bytes", "passes")]
     grades.append(dataclasses.replace(graded(4), parts=(*graded(4).parts, *questions)))
     grade_panel.check(ID, folder)
     assert jupyter.shown[1].status.startswith("4 of 28 points. To begin with: P is <never> written.\n")

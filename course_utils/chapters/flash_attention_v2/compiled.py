@@ -53,7 +53,7 @@ def compiled(block: nn.Module, graphs: list[GraphModule]) -> Callable[[Tensor], 
         graphs.append(graph)
         return make_boxed_func(graph.forward)
 
-    torch._dynamo.reset()  # a cell may run again and again; what it compiled before counts towards a limit
+    torch.compiler.reset()  # a cell may run again and again; what it compiled before counts towards a limit
     return torch.compile(block, fullgraph=True, backend=aot_autograd(fw_compiler=keep, bw_compiler=keep))
 
 

@@ -46,7 +46,7 @@ def by_graphs(
         graphs.append(graph)
         return graph
 
-    torch._dynamo.reset()  # a cell may run again and again; what it compiled before counts towards a limit
+    torch.compiler.reset()  # a cell may run again and again; what it compiled before counts towards a limit
     return torch.compile(model, fullgraph=True, dynamic=dynamic, backend=keep)
 
 

@@ -376,7 +376,7 @@ template <bool waits>
 EMU_INLINE void mbarrier_wait(bool& over, unsigned address, unsigned long long state, emu_site site = emu_here()) {
     over = emu_mbarrier_test(address, (unsigned)(state >> 63), waits, site);
 }
-// An arrival once the thread's copies by cp.async are done; `expects` it, unless whoever set the barrier up has counted it.
+// An arrival once the thread's copies by cp.async are done; `expects`: the barrier's initial count does not include it.
 template <bool expects> EMU_INLINE void copies_arrive(unsigned address, emu_site site = emu_here()) {
     emu_copies_arrive(address, expects, site);
 }

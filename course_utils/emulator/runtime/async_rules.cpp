@@ -568,7 +568,7 @@ void emu_rule_products_committed(Rules& r) {
     }
 }
 
-// The lanes meet here, at one time of all their clocks: whoever knows one of them to be past it knows the products to be over.
+// The lanes meet here, at one time of all their clocks: a thread that knows one lane to be past it knows the products to be over.
 void emu_rule_products_done(Rules& r, unsigned count) {
     const unsigned warp = emu_current->warp, left = r.block_threads - 32 * warp, lanes = left < 32 ? left : 32;
     const unsigned first = first_thread(r, emu_block->rank) + 32 * warp, end = first + lanes;

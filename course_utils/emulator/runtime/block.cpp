@@ -286,7 +286,7 @@ static void hand_over(Block& b) {
     sigset_t alarms;
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
-    pthread_sigmask(SIG_BLOCK, &alarms, nullptr);     // the watchdog asks whoever runs
+    pthread_sigmask(SIG_BLOCK, &alarms, nullptr);     // the watchdog asks the block that runs
     pthread_mutex_lock(&c.mutex);
     do c.running = (c.running + 1) % c.size;
     while (c.left && c.blocks[c.running]->over);

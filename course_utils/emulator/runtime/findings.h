@@ -1,4 +1,4 @@
-// What the sanitizer has found so far, one entry for each mistake: whoever finds one, the scheduler or the tracer, adds it here.
+// What the sanitizer has found so far, one entry for each mistake, added by the scheduler or the tracer.
 #pragma once
 #include "trace_results.h"
 

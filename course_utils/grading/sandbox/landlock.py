@@ -22,7 +22,7 @@ _SCOPES = 0b11  # abstract Unix sockets, signals to processes outside
 
 
 def version() -> int:
-    """Of the kernel's Landlock; 0: it has none."""
+    """The version of Landlock in the running Linux kernel; 0: it has none."""
     return max(0, ctypes.CDLL(None).syscall(ctypes.c_long(_CREATE_RULESET), None, ctypes.c_size_t(0), _VERSION))
 
 

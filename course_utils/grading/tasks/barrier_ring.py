@@ -105,11 +105,11 @@ def _runs_ahead(case: Case, outcome: Outcome) -> Diagnosis | None:
     buffers, asked = case.facts["buffers"], outcome.most_in_flight // TILE_BYTES  # there are more tiles than buffers
     if asked >= buffers:
         return None
-    seen = (
+    figures = (
         f"{case.name}: at most {outcome.most_in_flight:,} bytes are on their way at once, and the buffers hold "
         f"{buffers * TILE_BYTES:,}."
     )
-    return LEAVES_EMPTY.with_figures(seen)
+    return LEAVES_EMPTY.with_figures(figures)
 
 
 # ---------------------------------------------------------------------------------------------- what went wrong

@@ -33,8 +33,9 @@ class Tiles(NamedTuple):
     head_dim: int
 
 
-# Of each a pair is drawn. Greatest common divisor of B_r and B_c is 4: with B_c / 4 blocks, first queries of blocks lie
-# at every multiple of 4 modulo B_c, and four shifts make every place of the diagonal in a tile.
+# One pair is drawn from TALL and one from WIDE. The greatest common divisor of B_r and B_c is 4: with B_c / 4 blocks,
+# first queries of blocks lie at every multiple of 4 modulo B_c, and four shifts make every place of the diagonal in a
+# tile.
 TALL = ((16, 12), (32, 12), (24, 20))
 WIDE = ((8, 12), (8, 20), (16, 20), (8, 28))
 

@@ -113,7 +113,7 @@ def _reference(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 
 def _recall(mask: Tensor, seeds: list[int]) -> Tensor:
-    """Of each head, the mean over the texts."""
+    """The share of attention that the mask keeps in each head, as the mean over the texts."""
     return torch.stack([kept_mass(attention_maps(len(mask), seed), mask) for seed in seeds]).mean(dim=0)
 
 
@@ -242,7 +242,7 @@ def _tensors(
 
 
 def _alike(tensors: tuple[Tensor, Tensor, Tensor], heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """So many heads that are the same: whoever reads another one loses nothing by it."""
+    """`heads` equal heads: a kernel that reads the wrong one loses no points here."""
     Q, K, V = (x.expand(-1, heads, -1, -1).contiguous() for x in tensors)
     return Q, K, V
 

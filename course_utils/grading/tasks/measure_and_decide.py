@@ -88,7 +88,7 @@ def choices(workload: Workload, taken: Taken) -> list[Candidate]:
     """
     there_is = [one for one in workload.candidates if _affordable(workload, taken[one.name])]
     exact = [one for one in there_is if is_exact(workload, one)]
-    enough = exact or [one for one in there_is if workload.kept >= workload.wanted]
+    enough = exact or [one for one in there_is if workload.kept_mass >= workload.wanted]
     best = min((taken[one.name][0] for one in enough), default=0.0)
     return [one for one in enough if taken[one.name][0] <= AS_FAST * best]
 
@@ -135,7 +135,7 @@ def _is_among(chosen: Candidate | None, right: Sequence[Candidate]) -> bool:
 def _wrong_choice(workload: Workload, taken: Candidate | None, right: Sequence[Candidate]) -> Diagnosis:
     asked = (
         f"{workload.length:,} tokens, {workload.target_ms:.3g} ms, {workload.free_bytes / 1e9:.3g} GB free; a window "
-        f"keeps {workload.kept:.1%}, wanted {workload.wanted:.0%}"
+        f"keeps {workload.kept_mass:.1%}, wanted {workload.wanted:.0%}"
     )
     detail = f"{asked}; chosen: {taken.name if taken else None}, right: {right[0].name if right else None}"
     found = really(workload)[taken.name] if taken else None
@@ -153,7 +153,7 @@ def _wrong_choice(workload: Workload, taken: Candidate | None, right: Sequence[C
         return Diagnosis("what misses the target is chosen", f"{detail}; it took {found[0]:.3g} ms", PLANNER)
     if not is_exact(workload, taken) and right and is_exact(workload, right[0]):
         return Diagnosis("a window is chosen where exact attention meets the target", detail, PLANNER)
-    if not is_exact(workload, taken) and workload.kept < workload.wanted:
+    if not is_exact(workload, taken) and workload.kept_mass < workload.wanted:
         return Diagnosis("a window is chosen that loses more than the model can spare", detail, QUALITY)
     return Diagnosis("a slower kernel is chosen where a faster one does the same", detail, MEASURED)
 

@@ -175,7 +175,7 @@ def _high(generator: torch.Generator, inputs: Inputs, logit: float) -> Inputs:
 
 
 def _twice(inputs: Inputs) -> Inputs:
-    """Two sequences that are alike: whoever reads the wrong one loses nothing here."""
+    """Two equal sequences: a kernel that reads the wrong one loses no points here."""
     Q, K, V = (x.repeat(2, 1, 1, 1) for x in inputs)
     return Q, K, V
 

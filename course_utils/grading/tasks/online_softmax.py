@@ -214,7 +214,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _case("lse", "log-sum-exp of large scores", _large(generator), judged="LSE"),
         _case("lse", "log-sum-exp near -20,000", _far_below(generator), judged="LSE"),
         _case("lse", "log-sum-exp of -1e20 or less", _finite_minimum(generator), judged="LSE"),
-        # One length is odd, one whole pieces of 128: whoever reads by vectors, or by pieces, has a loop for each.
+        # One length is odd, one a multiple of 128: a kernel that reads vectors, or pieces, has a loop for either.
         _case(
             "reads", "bytes requested", _normal(generator, draw(2, 5), 2 * draw(150, 200) + 1), review=_review, **reads
         ),

@@ -146,7 +146,9 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
     few, many = draw(6, 12), draw(200, 256)
     of_16 = gather("", "the first sequence is the longest", (draw(60, 90), 48, draw(17, 31)), 16, D)
-    one_by_one = _case("", "one column for each key", _key_by_key(generator, draw(18, 24), other), 0.05, explain=_seen)
+    one_by_one = _case(
+        "", "one column for each key", _key_by_key(generator, draw(18, 24), other), 0.05, explain=_wrong_slots
+    )
     return [
         _places_case("place", "few pages", torch.randint(40, (12,), generator=generator), generator, few),
         _places_case("far", "numbers beyond 2³¹", torch.randint(300_000, 600_000, (8,), generator=generator),
@@ -177,7 +179,7 @@ def _looked_up_once(case: Case, outcome: Outcome) -> Diagnosis | None:
     return Diagnosis("a page is looked up again for each key", words, SPEC)
 
 
-def _seen(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+def _wrong_slots(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     """Where each slot of the sequence's pages has a column: which keys were left out, and what else has a weight."""
     slots = 5 * case.inputs["K_pages"].shape[1]
     got, expected = (weights_in(x[:, :, None], slots) for x in (outputs["O"], case.outputs["O"].expected))

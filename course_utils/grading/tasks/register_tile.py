@@ -137,7 +137,7 @@ def _tiles(case: Case) -> int:
 def review_reads(case: Case, outcome: Outcome) -> Diagnosis | None:
     """Whether a multiply-add takes few wavefronts of shared memory, and global memory does not stand in for it.
 
-    Those of whole tiles count, and of whole pieces of d: who multiplies the zeros past an end may do so.
+    Multiply-adds are counted for whole tiles and whole pieces of d: a kernel may multiply the zeros past an end.
     """
     shared = [row for row in outcome.counters if row.space == "shared"]
     fmas = _tiles(case) * TILE * TILE * ceil_div(case.inputs["Q"].shape[-1], PIECE) * PIECE // WARP

@@ -97,21 +97,21 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         case("tiles", 1, ROWS, 3 * KEYS),
         case("tiles", 1, ROWS, 2 * KEYS),
         case("ragged", 1, draw(70, 120), 4 * KEYS + draw(3, 120)),
-        case("overlap", 1, ROWS, draw(4, 5) * KEYS, review=_beside),
+        case("overlap", 1, ROWS, draw(4, 5) * KEYS, review=_review_overlap),
     ]
 
 
-def _beside(case: Case, outcome: Outcome) -> Diagnosis | None:
+def _review_overlap(case: Case, outcome: Outcome) -> Diagnosis | None:
     """Whether the softmax of each tile but the first one is computed while a product runs, and one that is needed."""
     needed = (case.facts["tiles"] - 1) * ROWS * KEYS  # one block, whole tiles
-    seen = (
+    figures = (
         f"{case.name}: of {outcome.exponentials:,} exponentials {outcome.beside_products:,} are computed while a "
         f"product of their warp runs; {needed:,} weights, those of all tiles but the first one, can be."
     )
     if outcome.serialized:
-        return SERIALIZED.with_figures(f"{seen}\n{outcome.serialized}")
+        return SERIALIZED.with_figures(f"{figures}\n{outcome.serialized}")
     if outcome.beside_products < ENOUGH * needed:
-        return (PARTLY if outcome.beside_products else NOTHING_OVERLAPS).with_figures(seen)
+        return (PARTLY if outcome.beside_products else NOTHING_OVERLAPS).with_figures(figures)
     products = outcome.product_flops / PRODUCT_FLOPS
     if products > 2 * case.facts["tiles"]:
         return TOO_MANY_PRODUCTS.with_figures(f"{case.name}: {case.facts['tiles']} tiles, {products:g} products.")
@@ -326,7 +326,7 @@ MULTIPLY_ADDS = 4096 // 2  # a cycle, fp16: 4,096 floating-point operations
 S_CYCLES = ROWS * KEYS * D / MULTIPLY_ADDS
 SOFTMAX_CYCLES = ROWS * KEYS / EXPONENTIALS
 TILES = 32  # of the question about the share
-BESIDE = 100 * (TILES - 1) / TILES
+OVERLAP_PERCENT = 100 * (TILES - 1) / TILES
 
 QUESTIONS = (
     Question(
@@ -357,7 +357,7 @@ QUESTIONS = (
         name="beside",
         points=1,
         title="Percent of the exponentials that can be computed beside a product, L_k = 4096",
-        value=BESIDE,
+        value=OVERLAP_PERCENT,
         unit="%",
         tolerance=0.003,
         misconceptions=(

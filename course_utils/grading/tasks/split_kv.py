@@ -87,8 +87,8 @@ def _filling(generator: torch.Generator, low: int, high: int, splits: int) -> in
 
 
 def _odd_at_the_end(generator: torch.Generator, low: int, high: int, splits: int) -> int:
-    """A number of keys from low on, or a few more than high, of which the last split has an odd number: whoever takes
-    two in a step goes past the end."""
+    """A number of keys from low to high, or a few more, that gives the last split an odd number of keys: a kernel that
+    takes two keys in a step goes past the end."""
     first = between(generator, low, high)
     return next(n for n in range(first, first + 4 * splits) if (n - bounds(n, splits, splits - 1)[0]) % 2)
 

@@ -271,7 +271,7 @@ def _compare_scores(case: Case, chosen: Tensor, got: Tensor) -> Diagnosis | None
         if name == _ROUNDED and not _are_taken_for_equal(scores, got, key):
             continue
         if name == _NO_NEGATIVE and not ((scores < 0) & (scores >= LOW)).any():
-            continue  # whoever takes low scores for −∞ selects none of these, either
+            continue  # a kernel that takes scores below LOW for −∞ would look the same
         if any(_is_best_by(scores, got, key, above=above) for above in (False, True)):
             return Diagnosis(name, f"{detail}; {words}", _SELECT)
     if len(found) < len(wanted):
@@ -469,7 +469,7 @@ def _distinct(rows: int, length: int, k: int, generator: torch.Generator) -> Ten
 
 
 def _logits(Q: Tensor, K: Tensor, indices: Tensor, scale: float) -> Tensor:
-    """Of lists without holes: `[S, H, k]`."""
+    """The scores `[S, H, k]` of the keys in lists without holes."""
     return scale * torch.einsum("shd,skd->shk", Q, K[indices.long()])
 
 

@@ -47,7 +47,7 @@ def _casts() -> Iterator[Expression]:
         yield Expression("casts", (source, target), f"({by_name(target).cpp})(a * 3)")
 
 
-# Of constants, too, NVRTC makes the instruction; of a shift by a constant that is too large it makes nothing.
+# NVRTC emits the instruction for constants, too; for a shift by too large a constant it emits nothing.
 CONSTANTS = (
     "(int)3e10f",
     "(int)-3e10f",

@@ -25,7 +25,7 @@ WHY = "1 Why: one token, and all the bytes"
 PAGES = "5 Pages"
 PREFIX = "7 A shared prefix"
 LAUNCH = "9 One launch for a step"
-COMPANY = "11 Company changes bits"
+BATCH_CHANGES_BITS = "11 Company changes bits"
 WRONG = "12 What can go wrong"
 
 
@@ -226,7 +226,7 @@ def bits_of_a_batch(draw: Random) -> Choice:
                 "Another order still gives other last bits.",
             ),
         ),
-        read_again=COMPANY,
+        read_again=BATCH_CHANGES_BITS,
     )
 
 

@@ -273,7 +273,7 @@ def what_can_be_reached(draw: Random) -> Votes:
     dilation = draw.choice([2, 4])
 
     def reached(pattern: Pattern, n: int) -> torch.Tensor:
-        """Of the last query: which keys something can have come from after n layers."""
+        """The keys from which something can have reached the last query after n layers."""
         return torch.linalg.matrix_power(pattern.mask(length).float(), n)[-1] > 0
 
     globals_first = (patterns.sliding_window(window) | patterns.global_tokens(range(4))) & patterns.causal()

@@ -12,7 +12,7 @@ KINDS = [compiled.OTHERS, compiled.PRODUCTS, compiled.OUR_OPERATOR, compiled.COP
 @pytest.fixture(autouse=True)
 def nothing_compiled():
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_a_step_is_two_graphs_with_one_operator_of_ours_in_each(drawn, capsys):

@@ -11,7 +11,7 @@ from course_utils.chapters.sparse_patterns.runs import inputs
 @pytest.fixture(autouse=True)
 def nothing_compiled():
     yield
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def test_the_graph_has_the_number_of_the_pattern():

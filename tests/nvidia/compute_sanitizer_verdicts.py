@@ -1,7 +1,9 @@
-"""python -m tests.nvidia.beside: what compute-sanitizer sees of mistakes that ours alone may know, on a Hopper GPU.
+"""python -m tests.nvidia.compute_sanitizer_verdicts: compute-sanitizer's verdicts on planted mistakes, on a Hopper GPU.
 
-Prints for each mistake the lines that our tools name, and what each of NVIDIA's says, and writes that to
-course_utils/measured/beside.json, of which docs/validation.md has a table. Without a GPU it prints ours.
+The mistakes are ones that the emulator's sanitizer finds and NVIDIA's tools may miss. For each, the lines that the
+emulator's tools name and what each of NVIDIA's says are printed, and written to
+course_utils/measured/compute_sanitizer_verdicts.json, of which docs/validation.md has a table. Without a GPU only the
+emulator's are printed.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from course_utils.launches import Launch
 from course_utils.nvidia.tools import run_compute_sanitizer, why_unavailable
 from course_utils.toolchain.source import INCLUDE
 
-COMMAND = "python -m tests.nvidia.beside"
+COMMAND = "python -m tests.nvidia.compute_sanitizer_verdicts"
 KINDS = {  # kind -> blocks, threads, and the body of k(const float* in, float* out, int* flag)
     "an atomic on what nobody has written": (
         (1, 64),
@@ -139,7 +141,7 @@ def main() -> None:
     if why := why_unavailable("compute-sanitizer"):
         print(why)
     else:
-        measured.save("beside", rows, COMMAND)
+        measured.save("compute_sanitizer_verdicts", rows, COMMAND)
 
 
 if __name__ == "__main__":
