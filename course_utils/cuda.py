@@ -559,7 +559,12 @@ def counter(device: torch.device, stream: int | None = None) -> torch.Tensor:
 
 @functools.cache
 def _counter_of_stream(device: torch.device, stream: int) -> torch.Tensor:
-    return torch.zeros(1, dtype=torch.int32, device=device)
+    """In CuPy's memory: torch's would be that of a CUDA graph, if torch.compile is preparing one, and go with it."""
+    cupy = _import_cupy()
+    with cupy.cuda.Device(device.index or 0), cupy.cuda.Stream(non_blocking=True) as its_own:
+        zero = cupy.zeros(1, dtype=cupy.int32)
+        its_own.synchronize()
+    return torch.from_dlpack(zero)
 
 
 Size = tuple[tuple[int, int, int], tuple[int, int, int], int]  # grid, block, bytes of dynamic shared memory

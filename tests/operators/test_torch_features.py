@@ -22,6 +22,7 @@ from course_utils.operators import (
     block_sparse_attention,
     csr_attention,
     decode_attention,
+    flash_attention_hopper,
     flash_attention_minimal,
     flash_attention_v2,
     flash_fa1_order,
@@ -46,6 +47,7 @@ from course_utils.operators import (
     sparse_mla,
     topk,
     varlen,
+    varlen_attention,
 )
 from course_utils.operators import flash_v2 as v2
 from course_utils.operators import windowed as windowed_operator
@@ -259,6 +261,17 @@ DIFFERENTIABLE = (
 
 def causal_v2(query, key, value):
     return flash_attention_v2(query, key, value, is_causal=True)
+
+
+def causal_hopper(query, key, value):
+    return flash_attention_hopper(query, key, value, is_causal=True)
+
+
+def packed(query, key, value):
+    """All rows as one sequence of a packed batch."""
+    rows = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
+    ends = (torch.arange(0, len(one) + 1, len(one), dtype=torch.int32, device=query.device) for one in rows[:2])
+    return varlen_attention(*rows, *ends, is_causal=True).transpose(0, 1)[None]
 
 
 def windowed(query, key, value):
@@ -510,7 +523,7 @@ def test_decode_compiles_in_one_graph(device):
         pytest.param("cuda", marks=pytest.mark.gpu),
     ],
 )
-@pytest.mark.parametrize("attend", [causal_v2, strewn], ids=lambda attend: attend.__name__)
+@pytest.mark.parametrize("attend", [causal_v2, causal_hopper, packed, strewn], ids=lambda attend: attend.__name__)
 def test_compiled_with_reduced_overhead_it_gives_the_same(attend, device):
     torch.manual_seed(0)
     block = Block(attend).to(device)
