@@ -103,8 +103,7 @@ def _read_code_ranges(library: Path) -> tuple[list[CodeRange], list[CodeRange]]:
         units = list(dwarf.iter_CUs())
         rows = sorted(row for unit in units for row in _line_rows(dwarf, unit))
         inlined = [call for unit in units for call in _inlined_calls(dwarf, unit)]
-    # DWARF has an outer call before those in it, which may be as long.
-    return rows, sorted(reversed(inlined), key=lambda call: call.high - call.low)
+    return rows, inlined[::-1]  # DWARF has an outer call before those in it
 
 
 def full_names(dwarf: Any, unit: Any) -> dict[int, str]:

@@ -38,7 +38,7 @@ GEMM_WAIT, GEMM_EMPTY = "wait(&shared.full[stage]", "if (n >= STAGES) wait("
 GEMM_LOADS = ["load(shared.A[stage][0]", "load(shared.A[stage][1]", "load(shared.B[stage]"]
 GEMM_WRITE, GEMM_STORE = "* 64 + j / 4 * 8 + i % 4 * 2 + j % 2] = d[j];", "store(D, 128 * blockIdx.x"
 SCORES, OUTPUT = "multiply_transposed(flat(S), moved(q, d / 64", "multiply(flat(O), P[key / 16]"
-LOAD = "fill(shared.K[buffer]"
+LOAD, LOAD_BOX = "fill(shared.K[buffer]", "load_box(tile, map, row, head, &gate.full, panel)"
 STORE_O, WRITE_O = "store_box(map, i_w, head", "chunk[threadIdx.x % 4] = pack(O[n]"
 P_PRODUCT, P_WRITE = "multiply(O[half], moved(P", "*reinterpret_cast<unsigned*>(chunk + key % 8)"
 S_PRODUCT = "multiply_transposed(S, moved(Q, bytes)"
@@ -135,7 +135,7 @@ PLANTED = [
     Planted("gemm", "wait_group.sync.aligned 0", REMOVAL, 9, GEMM_PRODUCT, "", "the wgmma is never waited for"),
     Planted("gemm", "cp.async.bulk.commit", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
     Planted("gemm", "cp.async.bulk.wait", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
-    Planted("forward", "wait_until_full(shared.gate_K[first]", REMOVAL, 9, LOAD, "", "nobody waits for the copy"),
+    Planted("forward", "wait_until_full(shared.gate_K[first]", REMOVAL, 9, LOAD_BOX, "", "nobody waits for the copy"),
     Planted("indexer", "commit_copies() #2", REMOVAL, 9, LOGITS, LOAD_Q, "may still be on its way", "racecheck"),
     # 10: by a part of the warpgroup
     Planted("gemm", GEMM_PRODUCT, "by some warps", 10, GEMM_PRODUCT, "", "warp 2 does not take part"),
