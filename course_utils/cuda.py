@@ -554,7 +554,9 @@ def counter(device: torch.device, stream: int | None = None) -> torch.Tensor:
     """What stands for `COUNTER` in a launch. stream: the handle of torch's current one, if it is known."""
     if device.type == "cpu" or is_capturing(device):
         return torch.zeros(1, dtype=torch.int32, device=device)
-    return _counter_of_stream(device, stream or torch.cuda.current_stream(device).cuda_stream)
+    if stream is None:  # torch's default stream has the handle 0
+        stream = torch.cuda.current_stream(device).cuda_stream
+    return _counter_of_stream(device, stream)
 
 
 @functools.cache
