@@ -12,7 +12,7 @@
 //
 // grid   range_backward (items · heads, H / group / heads, B); `heads` divides H / group
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
-// block  range_backward (384): two consumers with 64 keys each, a producer; merge_gradients (256)
+// block  range_backward (384): two consumers with 64 keys each, a producer and an adder; merge_gradients (256)
 // layout Q, dO, K, V, dK, dV, statistics, dQ_sum, turns: as `backward` of 07_hopper/backward.cu takes them;
 //        dK and dV once more as pointers for merge_gradients
 //        starts, ends [L_k], int, from 0 to L_q; starts never falls
@@ -20,7 +20,7 @@
 //        a multiple of B_R, first < end; no two items of a tile of keys meet the same tile of queries
 //        order: with TURNS=1, of each item's tiles of queries how many items before it meet the same one; those
 //        of item n from order_at[n] on; both int
-// shared range_backward 512·D + 8·D·B_R + 528·B_R + 96 bytes, dynamic; B_R = 8192 / D
+// shared range_backward 512·D + 8·D·B_R + 528·B_R + 32880 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1 | -DD=64 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=64 -DBF16=0 -DTURNS=1 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=1 -DSOFTCAP=1
 // arch: sm_90a only
@@ -65,23 +65,16 @@ struct Keys {
     }
 };
 
-__device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV,
-                               float* dQ_sum, int* turns, const int* my_turns, float* parts,
+__device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV, float* parts,
                                const Problem& problem, const ModelSoftmax& softmax,
                                const Walk& walk, const int4* items, int heads) {
     const int w = consumer();
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
     KeyGradients keys = {};
-    wait_for_keys(shared);
-    for (int n = 0; n < walk.steps(); n++) {
+    meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
-        const int turn = TURNS ? my_turns[n % walk.each] : 0;
-        meet_tile(keys, shared, walk, n, w, problem.scale, dQ_sum, turns, turn,
-                  [&](KeysByQueries& Pt) {
-            if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
-        }, softmax);
-    }
-    end_walk(walk, turns);
+        if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
+    }, softmax);
     const Column column = column_of_block(items, heads);   // again, not kept in registers
     if (column.part < 0)
         store_gradients(shared, keys, dK, dV, walk, w, problem.scale);
@@ -109,11 +102,13 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
         lower_register_limit<24>();
         if (threadIdx.x == CONSUMER_THREADS)
             produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
+        else if (threadIdx.x == CONSUMER_THREADS + 32) {
+            const int* my_turns = TURNS ? order + order_at[blockIdx.x / heads] : nullptr;
+            add_dQ(shared, dQ_sum, turns, walk, [&](int n) { return my_turns[n % each]; });
+        }
     } else {
         raise_register_limit<240>();
-        const int* my_turns = TURNS ? order + order_at[blockIdx.x / heads] : nullptr;
-        consume(shared, dK, dV, dQ_sum, turns, my_turns, parts, problem, {softcap}, walk, items,
-                heads);
+        consume(shared, dK, dV, parts, problem, {softcap}, walk, items, heads);
     }
 }
 

@@ -10,23 +10,23 @@
 // A consumer has 64 keys and computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code: then Pᵀ and dSᵀ
 // are laid out as left factors of Pᵀ dO and dSᵀ Q, and stay in registers. Only dSᵀ, of which dQ needs all
 // keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
-// of dQ, 64 × 64 numbers, and adds it to dQ_sum from its registers: by way of shared memory and the copy
-// engine, as in the paper, all took longer on an H100. Under GQA a block loops over the query
-// heads that share its key head. What a block does with a tile of queries is in backward_blocks.cuh.
+// of dQ, 64 × 64 numbers, and hands it to a thread that has the copy engine add it to dQ_sum. Under GQA a
+// block loops over the query heads that share its key head. What a block does with a tile of queries is in
+// backward_blocks.cuh.
 //
 // Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).
 //
 // grid   backward_prepare, backward_finish (T, H, B), with T = ceil(L_q / B_R)
 //        backward (ceil(L_k / 128), H / group, B)
 // block  backward_prepare, backward_finish (256)
-//        backward (384): two consumers with 64 keys each, a producer
+//        backward (384): two consumers with 64 keys each, a producer and an adder
 // layout Q, O, dO, dQ [B·H, L_q, D], K, V, dK, dV [B·H / group, L_k, D], fp16 or bf16; for `backward` Q
 //        and dO through tensor maps with boxes of B_R rows, the others with boxes of 64 rows
 //        (copy_engine.cuh); LSE [B·H, L_q], fp32; of each tile of B_R queries its Statistics, and
 //        dQ_sum as two pieces of 64 × 64: queries 0 to 63 and 64 to 127, or for D = 128 columns 0 to 63
 //        and 64 to 127; of a piece eight columns after the other, as a warpgroup's registers hold them
 //        (warpgroup.cuh); turns [B·H, T], int; query head h reads key head h / group
-// shared backward 512·D + 8·D·B_R + 528·B_R + 96 bytes, dynamic; B_R = 8192 / D
+// shared backward 512·D + 8·D·B_R + 528·B_R + 32880 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1
 // arch: sm_90a only
@@ -65,20 +65,15 @@ __device__ inline void hide(KeysByQueries& Pt, int i0, int j_w, const Problem& p
 }
 
 __device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV,
-                               float* dQ_sum, int* turns, const Problem& problem, const Walk& walk) {
+                               const Problem& problem, const Walk& walk) {
     const int w = consumer(), j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
     KeyGradients keys = {};
-    wait_for_keys(shared);
-    for (int n = 0; n < walk.steps(); n++) {
-        const int tile = walk.tile_of(n), i0 = tile * B_R;
+    meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
+        const int i0 = walk.tile_of(n) * B_R;
         const bool edge =
             j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift);
-        meet_tile(keys, shared, walk, n, w, problem.scale, dQ_sum, turns,
-                  turn_of_block(problem, tile), [&](KeysByQueries& Pt) {
-            if (edge) hide(Pt, i0, j_w, problem);
-        });
-    }
-    end_walk(walk, turns);
+        if (edge) hide(Pt, i0, j_w, problem);
+    });
     store_gradients(shared, keys, dK, dV, walk, w, problem.scale);
 }
 
@@ -98,9 +93,12 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
         lower_register_limit<24>();
         if (threadIdx.x == CONSUMER_THREADS)
             produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
+        else if (threadIdx.x == CONSUMER_THREADS + 32)
+            add_dQ(shared, dQ_sum, turns, walk,
+                   [&](int n) { return turn_of_block(problem, walk.tile_of(n)); });
     } else {
         raise_register_limit<240>();
-        consume(shared, dK, dV, dQ_sum, turns, problem, walk);
+        consume(shared, dK, dV, problem, walk);
     }
 }
 

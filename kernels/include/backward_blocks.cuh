@@ -3,7 +3,8 @@
 //
 // A producer brings the tiles. A consumer has 64 of the keys, and keeps their dK and dV in registers. Of each
 // tile it computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code, then Pᵀ and dSᵀ, and what they add to dV,
-// dK and dQ. A kernel says which tiles a block meets (Walk), which pairs are hidden, and whose turn it is.
+// dK and dQ. Sᵀ of the next tile starts before the products of this one end. An adder hands dQ to the copy
+// engine. A kernel says which tiles a block meets (Walk), which pairs are hidden, and whose turn it is.
 // The layout of the statistics and of dQ_sum: 07_hopper/backward.cu, whose first and last kernel make them
 // and read them.
 // Include after D, BF16 and TURNS are defined.
@@ -24,15 +25,18 @@ struct Shared {
     scalar_t K[CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and dV
     scalar_t Q[BUFFERS][B_R * D], dO[BUFFERS][B_R * D];
     scalar_t dSt[2][B_C * B_R];   // panels of 64 queries
+    float dQ[CONSUMERS * PIECE];  // from the consumers to the adder
     Statistics statistics[BUFFERS];
     Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
-    Gate gate_K, gate_V;
+    Gate gate_K, gate_V, gate_dQ;
 };
-static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 96, "the kernels' headers");
+static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 32880, "the kernels' headers");
 
 typedef float KeysByQueries[B_R / 8][4];
 typedef unsigned LeftFactor[B_R / 16][4];
 typedef float QueryGradients[8][4];   // a consumer's piece of dQ
+
+struct Factors { LeftFactor Pt, dSt; };   // of the products that add to dV and dK
 
 struct KeyGradients { Output dK, dV; };   // of a consumer's keys; dK not yet times the scale
 
@@ -57,6 +61,7 @@ __device__ inline void initialize(Shared& shared) {
         initialize(shared.gate_dO, 4 * CONSUMERS);
         initialize(shared.gate_K, 4 * CONSUMERS);
         initialize(shared.gate_V, 4 * CONSUMERS);
+        initialize(shared.gate_dQ, 1, 4 * CONSUMERS);
         publish_barriers();
     }
     __syncthreads();
@@ -69,6 +74,7 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     arrive_expecting(&shared.gate_K.full, sizeof(shared.K));
     for (int w = 0; w < CONSUMERS; w++)
         load_box(shared.K[w], K, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_K.full);
+    #pragma unroll 1   // few registers are left for it
     for (int n = 0; n < walk.steps(); n++) {
         const int head = walk.head_of(n), i0 = walk.tile_of(n) * B_R;
         const auto [buffer, parity] = place(n);
@@ -84,6 +90,25 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                 load_box(shared.V[w], V, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_V.full);
         }
         fill(shared.dO[buffer], shared.gate_dO[buffer], parity, dO, i0, head);
+    }
+}
+
+// One thread is the adder: dQ_sum += dQ, tile by tile. If blocks take turns, turn(tile) of them add to a tile
+// before this one does.
+template <class Turn>
+__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const Walk& walk, Turn turn) {
+    #pragma unroll 1   // as above
+    for (int n = 0; n < walk.steps(); n++) {
+        const long long number = walk.number(n);
+        wait_until_full(shared.gate_dQ, n % 2);
+        if (TURNS) wait_for_turn(turns + number, turn(n));
+        add_floats(dQ_sum + number * (CONSUMERS * PIECE), shared.dQ);
+        if (TURNS) {
+            finish_stores();
+            end_turn(turns + number);
+        }
+        wait_for_stores();
+        arrive(&shared.gate_dQ.empty);
     }
 }
 
@@ -141,65 +166,87 @@ __device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const s
     wgmma_commit();
 }
 
-// dQ_sum += dQ. Each thread adds four neighbours at a time, and a warp 512 bytes.
-__device__ inline void add_dQ(float* piece, const QueryGradients& dQ) {
-    float4* sums = reinterpret_cast<float4*>(piece) + threadIdx.x % 128;
+// The consumer's piece of dQ of tile n to the adder, eight columns after the other.
+__device__ inline void hand_over(Shared& shared, const QueryGradients& dQ, int n, int w) {
+    wait_for(&shared.gate_dQ.empty, n % 2 ^ 1);
+    float4* piece = reinterpret_cast<float4*>(shared.dQ + w * PIECE) + threadIdx.x % 128;
     #pragma unroll
     for (int n = 0; n < 8; n++)
-        atomicAdd(sums + 128 * n, make_float4(dQ[n][0], dQ[n][1], dQ[n][2], dQ[n][3]));
+        piece[128 * n] = make_float4(dQ[n][0], dQ[n][1], dQ[n][2], dQ[n][3]);
+    publish_tile();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&shared.gate_dQ.full);
 }
 
-// What consumer w does with tile n of the walk. hide(Pt) puts 0 where a query does not see a key. If blocks
-// take turns, `turn` of them add to the tile's dQ before this one does.
+// Starts Sᵀ = K Qᵀ of tile n.
+__device__ inline void start_tile(KeysByQueries& St, Shared& shared, int n, int w) {
+    const auto [buffer, parity] = place(n);
+    wait_until_full(shared.gate_Q[buffer], parity);
+    start_scores(St, shared.K[w], shared.Q[buffer]);
+}
+
+// Pᵀ and dSᵀ of tile n, whose Sᵀ has started. hide(Pt, n) puts 0 where a query does not see a key.
 template <class Hide>
 __device__ __forceinline__ void
-meet_tile(KeyGradients& keys, Shared& shared, const Walk& walk, int n, int w, float scale,
-          float* dQ_sum, int* turns, int turn, Hide hide, const ModelSoftmax& softmax = {}) {
+meet_tile(Factors& factors, KeysByQueries& St, Shared& shared, int n, int w, float scale, Hide hide,
+          const ModelSoftmax& softmax) {
     const auto [buffer, parity] = place(n);
-    const scalar_t *Q = shared.Q[buffer], *dO = shared.dO[buffer];
     const Statistics& statistics = shared.statistics[buffer];
-    scalar_t* dSt_tile = shared.dSt[n % 2];   // the other may still be read for the last dQ
-    KeysByQueries St, dPt;                    // St becomes Pt, and dPt becomes dSt
-    LeftFactor Pt, dSt;
-    QueryGradients dQ;
     const float factor = softmax.factor(scale) * LOG2_E;
-
-    wait_until_full(shared.gate_Q[buffer], parity);
-    start_scores(St, shared.K[w], Q);      // Sᵀ = K Qᵀ
+    KeysByQueries dPt;                     // becomes dSt, as St becomes Pt
     wait_until_full(shared.gate_dO[buffer], parity);
-    start_scores(dPt, shared.V[w], dO);    // dPᵀ = V dOᵀ
+    start_scores(dPt, shared.V[w], shared.dO[buffer]);
     wait_for_product<1>(St);
     if (SOFTCAP) cap_scores(St, scale / softmax.softcap);
     weights(St, statistics.LSE, factor);
-    hide(St);
+    hide(St, n);
     wait_for_product<0>(dPt);
     score_gradients(dPt, St, statistics.delta, statistics.LSE, factor);
-    pack_weights(Pt, St);
-    pack_weights(dSt, dPt);
-    write_dSt(dSt_tile, dSt, w);
+    pack_weights(factors.Pt, St);
+    pack_weights(factors.dSt, dPt);
+    write_dSt(shared.dSt[n % 2], factors.dSt, w);   // the other may still be read for the last dQ
     publish_tile();
-    start_output(keys.dV, Pt, dO);         // dV += Pᵀ dO
-    sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and all have added the last dQ
-    if (TURNS && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));
-    start_dQ(dQ, dSt_tile, shared.K[0], w);
-    start_output(keys.dK, dSt, Q);         // dK += dSᵀ Q
+}
+
+// What tile n adds to dV, dQ and dK. While dK's product runs, the next tile's Sᵀ starts, unless this is the last.
+template <bool LAST>
+__device__ __forceinline__ void
+add_tile(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w) {
+    const int buffer = place(n).buffer;
+    QueryGradients dQ;
+    start_output(keys.dV, factors.Pt, shared.dO[buffer]);   // dV += Pᵀ dO
+    sync_threads(1, CONSUMER_THREADS);                      // dSᵀ is complete
+    start_dQ(dQ, shared.dSt[n % 2], shared.K[0], w);
+    start_output(keys.dK, factors.dSt, shared.Q[buffer]);   // dK += dSᵀ Q
     wait_for_product<2>(keys.dV);
     give_back(shared.gate_dO[buffer]);
     wait_for_product<1>(dQ);
-    const int number = walk.number(n);
-    if (TURNS) wait_for_turn(turns + number, turn);
-    add_dQ(dQ_sum + ((long long)number * CONSUMERS + w) * PIECE, dQ);
-    wait_for_product<0>(keys.dK);
+    hand_over(shared, dQ, n, w);
+    if constexpr (!LAST) start_tile(St, shared, n + 1, w);
+    wait_for_product<!LAST>(keys.dK);
     give_back(shared.gate_Q[buffer]);
 }
 
-// After the last tile.
-__device__ inline void end_walk(const Walk& walk, int* turns) {
-    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more, and all have added the last dQ
-    if (TURNS && threadIdx.x == 0) end_turn(turns + walk.number(walk.steps() - 1));
+// Consumer w meets all tiles of the walk, one or more. ptxas lets no product run across the end of a loop's
+// body, so the body begins in the middle of a tile, where none runs.
+template <class Hide>
+__device__ __forceinline__ void
+meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, int w, float scale, Hide hide,
+           const ModelSoftmax& softmax = {}) {
+    KeysByQueries St;
+    Factors factors;
+    wait_for_keys(shared);
+    start_tile(St, shared, 0, w);
+    meet_tile(factors, St, shared, 0, w, scale, hide, softmax);
+    for (int n = 1; n < walk.steps(); n++) {
+        add_tile<false>(keys, factors, St, shared, n - 1, w);
+        meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+    }
+    add_tile<true>(keys, factors, St, shared, walk.steps() - 1, w);
+    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
 }
 
-// After end_walk: dK and dV of consumer w leave by way of its tiles of K and V.
+// After meet_tiles: dK and dV of consumer w leave by way of its tiles of K and V.
 __device__ inline void store_gradients(Shared& shared, KeyGradients& keys, const TensorMap& out_dK,
                                        const TensorMap& out_dV, const Walk& walk, int w, float scale) {
     #pragma unroll

@@ -40,7 +40,22 @@ __device__ inline void load_bytes(void* to, const void* from, int bytes, Mbarrie
            "r"((unsigned)__cvta_generic_to_shared(barrier)) : "memory");
 }
 
-// Until the boxes that this thread stores have been read: their tiles may be written again.
+// Starts to add N numbers to sums in global memory, to which other blocks add as well: in an order of
+// chance. As with store_box, what threads have written must be published before.
+template <int N>
+__device__ inline void add_floats(float* sums, const float (&numbers)[N]) {
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+        :: "l"(sums), "r"((unsigned)__cvta_generic_to_shared(numbers)), "r"(4 * N) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Until what this thread stores or adds has been read: its place may be written again.
 __device__ inline void wait_for_stores() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// Until it is in global memory.
+__device__ inline void finish_stores() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }

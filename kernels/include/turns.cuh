@@ -5,17 +5,13 @@
 // multiprocessor, so those before it must have begun: GPUs do so, though CUDA does not promise it.
 #pragma once
 
-// A warp waits until it is turn number `mine`. What those before have written is there.
+// A thread waits until it is turn number `mine`. What those before have written is there.
 __device__ inline void wait_for_turn(int* counter, int mine) {
-    if (threadIdx.x % 32 == 0) {
-        while (atomicAdd(counter, 0) != mine) {}
-        __threadfence();
-    }
-    __syncwarp();
+    while (atomicAdd(counter, 0) != mine) {}
+    __threadfence();
 }
 
-// One thread ends the turn. What it, and those that it has met at a barrier, have written is there for
-// the next one.
+// It ends the turn. What it has written is there for the next one.
 __device__ inline void end_turn(int* counter) {
     __threadfence();
     atomicAdd(counter, 1);

@@ -182,11 +182,14 @@ def test_a_broken_kernel_fails_the_check(monkeypatch, break_kernel, right, wrong
 # Not wait_for_product<2>(keys.dV): the producer asks for Q first, whose place is given back when all products have
 # ended.
 RACES = [
-    ("shared.dSt[n % 2]", "shared.dSt[0]"),
-    ("    sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and all have added the last dQ\n", ""),
-    ("    publish_tile();\n    start_output(keys.dV", "    start_output(keys.dV"),
-    ("    wait_for_product<0>(keys.dK);\n", ""),
-    ("    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more, and all have added the last dQ\n", ""),
+    ("shared.dSt[n % 2], factors.dSt", "shared.dSt[0], factors.dSt"),
+    ("    sync_threads(1, CONSUMER_THREADS);                      // dSᵀ is complete\n", ""),
+    ("    wait_for(&shared.gate_dQ.empty, n % 2 ^ 1);\n", ""),
+    ("    publish_tile();\n}\n\n// What tile n adds", "}\n\n// What tile n adds"),
+    ("    publish_tile();\n    __syncwarp();\n", "    __syncwarp();\n"),
+    ("        wait_for_stores();\n        arrive", "        arrive"),
+    ("    wait_for_product<!LAST>(keys.dK);\n", ""),
+    ("    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more\n", ""),
 ]
 
 

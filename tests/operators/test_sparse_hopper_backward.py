@@ -315,6 +315,6 @@ def test_a_broken_kernel_is_seen(short_parts, break_kernel, right, wrong):
 
 
 def test_a_turn_that_does_not_end_is_seen(break_kernel):
-    break_kernel(RANGE_BACKWARD, "if (TURNS && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));", "")
+    break_kernel(RANGE_BACKWARD, "end_turn(turns + number);", "")
     with configure(time_limit=1), pytest.raises(KernelError, match="time limit"):
         check(Ranges(0, 60, 60), 200, 200, 128, deterministic=True)
