@@ -1,7 +1,9 @@
 """The emulator on aarch64 Linux, from a machine with another processor: its worker runs under qemu.
 
 machine.py          where qemu, a root and a cross compiler are; an emulator whose kernels and worker are of aarch64
+no_guards.cpp       refuses the guards of stacks that qemu does not make
 inspect_library.py  runs under qemu, and looks into a library
 outcomes.py         what a launch gives, to compare two processors
+under_qemu.py       a plugin of pytest, by which tests of the emulator run there
 __main__.py         python -m tests.aarch64: the table of what is equal
 """
