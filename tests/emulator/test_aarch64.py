@@ -150,8 +150,8 @@ def test_a_crash_says_what_it_did_where_and_in_which_line_as_on_x86(arm_compiler
 
 
 OVERFLOWS = {
-    "endless recursion": """__device__ __noinline__ int more(volatile int* o, int n) { return more(o, n + 1) + o[n & 7]; }
-    extern "C" __global__ void k(int* out, int n) { out[0] = more(out, n); }""",
+    "endless recursion": """__device__ __noinline__ int f(volatile int* o, int n) { return f(o, n + 1) + o[n & 7]; }
+    extern "C" __global__ void k(int* out, int n) { out[0] = f(out, n); }""",
     "a large array": """extern "C" __global__ void k(int* out, int n) {
         volatile int large[1000000];
         large[n] = 1;
