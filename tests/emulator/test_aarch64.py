@@ -9,7 +9,7 @@ import torch
 from elftools.elf.elffile import ELFFile
 
 from course_utils.cuda import KernelError, RawModule
-from course_utils.emulator import configure, record
+from course_utils.emulator import configure, memory, record
 from course_utils.emulator.compiler import Build, build_kernels, build_runtime
 from course_utils.emulator.library_tables import asked_for, symbols
 from course_utils.emulator.translate import translate
@@ -147,6 +147,21 @@ def test_a_crash_says_what_it_did_where_and_in_which_line_as_on_x86(arm_compiler
     with machine.on_aarch64(arm_compiler, *processor):
         there = {name: said(code) for name, code in CRASHES.items()}
     assert here == there and all("past the end" in one for one in here.values())
+
+
+@UNDER_QEMU
+@pytest.mark.parametrize("page", [4 << 10, 16 << 10])
+def test_whatever_the_size_of_a_page_shared_memory_that_was_not_asked_for_is_a_fault(arm_compiler, page):
+    code = """extern "C" __global__ void k(float* out, int i) {
+        extern __shared__ float shared[];
+        shared[i] = 1;
+        out[0] = shared[i];
+    }"""
+    with mock.patch.object(memory, "PAGE", page), machine.on_aarch64(arm_compiler, "-p", str(page)):
+        kernel = RawModule(code=code).get_function("k")
+        for asked in (0, page):
+            with pytest.raises(KernelError, match=r"kernel\.cu:3: .* past the end of the dynamic shared memory"):
+                kernel((1,), (1,), (torch.zeros(1), np.int32(asked // 4)), shared_mem=asked)
 
 
 OVERFLOWS = {
