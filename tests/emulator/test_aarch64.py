@@ -164,6 +164,18 @@ def test_whatever_the_size_of_a_page_shared_memory_that_was_not_asked_for_is_a_f
                 kernel((1,), (1,), (torch.zeros(1), np.int32(asked // 4)), shared_mem=asked)
 
 
+@UNDER_QEMU
+def test_a_call_of_what_is_no_code_is_an_error_of_its_line(on_arm):
+    code = """typedef void (*Function)(float*);
+    extern "C" __global__ void k(float* out, int n) {
+        ((Function)(size_t)(n - 40))(out);
+        out[0] = n;
+    }"""
+    with pytest.raises(KernelError, match="a null pointer") as caught:
+        launch(code, torch.zeros(1), np.int32(40), threads=1)
+    assert (caught.value.kind, caught.value.line) == ("crash", 3)
+
+
 OVERFLOWS = {
     "endless recursion": """__device__ __noinline__ int f(volatile int* o, int n) { return f(o, n + 1) + o[n & 7]; }
     extern "C" __global__ void k(int* out, int n) { out[0] = f(out, n); }""",

@@ -125,7 +125,9 @@ static Fault read_context(const ucontext_t* context, bool has_address) {
     return {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP], 0, r[REG_ERR] & 2 ? 2u : 1u};
 #else
     const auto& r = context->uc_mcontext;
-    return {(uintptr_t)r.pc, (uintptr_t)r.sp, unsigned_address(r.regs[30]), has_address ? access_of(*(const uint32_t*)r.pc) : 0u};
+    const bool is_call = r.fault_address == r.pc;   // of what is no code: there is no instruction to look at
+    const uint32_t access = !has_address ? 0u : is_call ? 1u : access_of(*(const uint32_t*)r.pc);
+    return {(uintptr_t)r.pc, (uintptr_t)r.sp, unsigned_address(r.regs[30]), access};
 #endif
 }
 
