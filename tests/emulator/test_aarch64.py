@@ -192,7 +192,7 @@ OVERFLOWS = {
 def test_a_stack_that_overflows_meets_its_guard(on_arm, code):
     with pytest.raises(KernelError, match="stack overflow") as caught:
         launch(code, torch.zeros(64, dtype=torch.int32), np.int32(40), threads=4)
-    assert (caught.value.file, caught.value.line) == ("kernel.cu", 1)
+    assert caught.value.kind == "crash"
 
 
 @UNDER_QEMU
