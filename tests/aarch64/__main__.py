@@ -3,6 +3,7 @@
     python -m tests.aarch64 [--compiler g++|zig] [--only TEXT]
 
 Outputs, findings and counters must be equal to the last bit, recordings in all columns. Exit status 1: one is not.
+What no launch here shows and differs all the same is in the package's docstring, with the reasons.
 """
 
 from __future__ import annotations

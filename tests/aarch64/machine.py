@@ -5,8 +5,8 @@ packages with Python, `tools`, with qemu, and `cross`, with g++ for aarch64. Not
 of another processor becomes known to the system: qemu is called by its name.
 
 What qemu cannot show: an x86 processor orders memory more strictly than ARM does, so a missing fence goes unseen. qemu
-7.2 does not give the address where a misaligned vector fails, which is then called a null pointer, and takes guards of
-stacks (MADV_GUARD_INSTALL) without making them, so that a stack that overflows writes on.
+7.2 does not give the address where a misaligned vector fails, which is then called a null pointer. It takes guards of
+stacks (MADV_GUARD_INSTALL) without making them: no_guards.cpp refuses them, and the emulator makes the other kind.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from course_utils.emulator import compiler as compilers
 from course_utils.emulator import launch, module
 from course_utils.emulator.compiler import Compiler
 from course_utils.emulator.library_tables import Symbol
@@ -110,7 +111,9 @@ def on_aarch64(compiler: Compiler, *processor: str) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         python = Path(folder, "python")
-        command = shlex.join([str(QEMU), *processor, "-0", str(python), "-L", str(ROOT), str(PYTHON)])
+        compilers._link(compiler, "no_guards.so", [str(Path(__file__).with_name("no_guards.cpp"))], Path(folder))
+        options = [*processor, "-E", f"LD_PRELOAD={folder}/no_guards.so", "-0", str(python), "-L", str(ROOT)]
+        command = shlex.join([str(QEMU), *options, str(PYTHON)])
         python.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
         python.chmod(0o755)
         inspector = _Inspector(str(python))
@@ -136,6 +139,7 @@ def on_aarch64(compiler: Compiler, *processor: str) -> Iterator[None]:
         exact = zig() if compiler.kind == "gcc" else compiler
 
         def exact_compiler(found: Compiler) -> Compiler:
+            compilers.exact_compiler(found)  # raises what a learner reads where there is no clang
             if exact is None:
                 raise CompileError("the ziglang package is not installed")
             return exact

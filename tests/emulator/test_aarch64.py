@@ -9,7 +9,7 @@ import torch
 from elftools.elf.elffile import ELFFile
 
 from course_utils.cuda import KernelError, RawModule
-from course_utils.emulator import configure, record
+from course_utils.emulator import configure, memory, record
 from course_utils.emulator.compiler import Build, build_kernels, build_runtime
 from course_utils.emulator.library_tables import asked_for, symbols
 from course_utils.emulator.translate import translate
@@ -91,6 +91,27 @@ def test_where_branches_and_return_addresses_are_protected_fibers_switch_and_a_c
     assert (caught.value.kind, caught.value.line) == ("crash", 3)
 
 
+@UNDER_QEMU
+def test_a_nan_has_another_sign_than_on_x86_and_prints_and_rounds_alike(arm_compiler, capsys):
+    code = r"""
+    #include <cuda_fp16.h>
+    extern "C" __global__ void k(int* out, float infinity) {
+        const float none = infinity - infinity;
+        out[0] = __float_as_int(none), out[1] = copysignf(1, none), out[2] = __half_as_ushort(__float2half(none));
+        printf("%f\n", none);
+    }"""
+
+    def bits():
+        out = torch.zeros(3, dtype=torch.int32)
+        launch(code, out, np.float32("inf"), threads=1)
+        return [number & 0xFFFFFFFF for number in out.tolist()]
+
+    assert bits() == [0xFFC00000, 0xFFFFFFFF, 0x7FFF]  # docs/validation.md has these figures
+    with machine.on_aarch64(arm_compiler):
+        assert bits() == [0x7FC00000, 1, 0x7FFF]
+    assert capsys.readouterr().out == "nan\n" * 2
+
+
 CRASHES = {
     "a store": "out[n << 20] = 1;",
     "a load": "out[0] = out[n << 20];",
@@ -102,11 +123,20 @@ CRASHES = {
     "an atomic of an int": "atomicOr((int*)out + (n << 20), 1);",
     "memset": "memset(out + (n << 20), 0, 4096);",
     "libm's leaf": "out[0] = modff(out[1], out + (n << 20));",
+    "loads of a loop": "int sum = 0; for (int i = 0; i < 64; i++) sum += ((int*)out)[(n << 20) + i]; out[0] = sum;",
+    "stores of a loop": "for (int i = 0; i < 64; i++) ((int*)out)[(n << 20) + i] = 3 * i;",
 }
+NEWEST = {"gcc": "-mcpu=neoverse-v1", "zig": "-mcpu=neoverse_v1"}  # with SVE's vectors and atomic instructions
 
 
 @UNDER_QEMU
-def test_a_crash_says_what_it_did_where_and_in_which_line_as_on_x86(arm_compiler):
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_crash_says_what_it_did_where_and_in_which_line_as_on_x86(arm_compiler, newest):
+    processor = ()
+    if newest:  # a learner's kernels are built for the learner's processor
+        arm_compiler = dataclasses.replace(arm_compiler, command=(*arm_compiler.command, NEWEST[arm_compiler.kind]))
+        processor = ("-cpu", "max")
+
     def said(code):
         text = f'extern "C" __global__ void k(float* out, int n) {{\n out[1] = n;\n {code}\n out[2] = n;\n}}'
         with pytest.raises(KernelError) as caught:
@@ -114,9 +144,55 @@ def test_a_crash_says_what_it_did_where_and_in_which_line_as_on_x86(arm_compiler
         return str(caught.value)
 
     here = {name: said(code) for name, code in CRASHES.items()}
-    with machine.on_aarch64(arm_compiler):
+    with machine.on_aarch64(arm_compiler, *processor):
         there = {name: said(code) for name, code in CRASHES.items()}
     assert here == there and all("past the end" in one for one in here.values())
+
+
+@UNDER_QEMU
+@pytest.mark.parametrize("page", [4 << 10, 16 << 10])
+def test_whatever_the_size_of_a_page_shared_memory_that_was_not_asked_for_is_a_fault(arm_compiler, page):
+    code = """extern "C" __global__ void k(float* out, int i) {
+        extern __shared__ float shared[];
+        shared[i] = 1;
+        out[0] = shared[i];
+    }"""
+    with mock.patch.object(memory, "PAGE", page), machine.on_aarch64(arm_compiler, "-p", str(page)):
+        kernel = RawModule(code=code).get_function("k")
+        for asked in (0, page):
+            with pytest.raises(KernelError, match=r"kernel\.cu:3: .* past the end of the dynamic shared memory"):
+                kernel((1,), (1,), (torch.zeros(1), np.int32(asked // 4)), shared_mem=asked)
+
+
+@UNDER_QEMU
+def test_a_call_of_what_is_no_code_is_an_error_of_its_line(on_arm):
+    code = """typedef void (*Function)(float*);
+    extern "C" __global__ void k(float* out, int n) {
+        ((Function)(size_t)(n - 40))(out);
+        out[0] = n;
+    }"""
+    with pytest.raises(KernelError, match="a null pointer") as caught:
+        launch(code, torch.zeros(1), np.int32(40), threads=1)
+    assert (caught.value.kind, caught.value.line) == ("crash", 3)
+
+
+OVERFLOWS = {
+    "endless recursion": """__device__ __noinline__ int f(volatile int* o, int n) { return f(o, n + 1) + o[n & 7]; }
+    extern "C" __global__ void k(int* out, int n) { out[0] = f(out, n); }""",
+    "a large array": """extern "C" __global__ void k(int* out, int n) {
+        volatile int large[1000000];
+        large[n] = 1;
+        out[threadIdx.x] = large[n];
+    }""",
+}
+
+
+@UNDER_QEMU
+@pytest.mark.parametrize("code", OVERFLOWS.values(), ids=OVERFLOWS)
+def test_a_stack_that_overflows_meets_its_guard(on_arm, code):
+    with pytest.raises(KernelError, match="stack overflow") as caught:
+        launch(code, torch.zeros(64, dtype=torch.int32), np.int32(40), threads=4)
+    assert caught.value.kind == "crash"
 
 
 @UNDER_QEMU

@@ -16,6 +16,7 @@ import torch
 from course_utils.cuda import KernelError, RawModule, read_kernel
 from course_utils.emulator import configure, launch, launcher, sanitize
 from course_utils.emulator.launch import Settings, settings
+from course_utils.emulator.memory import PAGE
 from tests.helpers.fresh_process import run_without_the_course
 from tests.helpers.processes import descendants, interrupt, is_running, once_it_runs, wait_for, workers
 
@@ -245,7 +246,7 @@ def test_a_broken_kernel_is_an_exception_that_says_where(case, compiler, run_ker
     assert (fill(run_kernel, GOOD) == 40).all(), "the next launch does not work"
 
 
-@pytest.mark.parametrize(("asked", "index"), [(0, 0), (0, 50000), (1000, 1024), (4096, 1024)])
+@pytest.mark.parametrize(("asked", "index"), [(0, 0), (0, 50000), (1000, PAGE // 4), (PAGE, PAGE // 4)])
 def test_dynamic_shared_memory_that_was_not_asked_for_is_out_of_bounds(asked, index, compiler):
     out = torch.zeros(1)
     kernel = RawModule(

@@ -1,8 +1,14 @@
 // How the runtime calls a __global__ function, and what Python may know of it.
 #pragma once
 
+#if defined(__aarch64__)   // a kernel of Linux for it chooses pages of 4, 16 or 64 KiB
+#define EMU_LARGEST_PAGE 65536
+#else
+#define EMU_LARGEST_PAGE 4096
+#endif
+
 extern "C" {
-__thread char emu_dynamic_shared[EMU_SHARED_LIMIT] __attribute__((aligned(4096)));   // `extern __shared__` arrays
+__thread char emu_dynamic_shared[EMU_SHARED_LIMIT] __attribute__((aligned(EMU_LARGEST_PAGE)));   // `extern __shared__` arrays
 char* emu_dynamic_shared_base() { return emu_dynamic_shared; }
 // Destructors of shared variables run on no GPU; nor here, where C++ would call them when the thread or the library goes.
 #define EMU_HIDDEN __attribute__((visibility("hidden")))

@@ -111,6 +111,7 @@ static uint32_t access_of(uint32_t code) {
     const auto bits = [=](unsigned from, unsigned count) { return code >> from & ((1u << count) - 1); };
     const uint32_t read = 1, write = 2, kind = bits(27, 3), loads = bits(22, 1), is_vector = bits(26, 1);
     if (kind == 3 && !bits(24, 2)) return read;                               // beside the program counter
+    if (bits(25, 4) == 2) return bits(29, 3) == 7 ? write : read;             // SVE, which -march=native may use
     if (kind == 5 || (is_vector && (kind == 1 || kind == 7))) return loads ? read : write;   // a pair; vectors
     if (kind == 1) return loads && bits(23, 1) && !bits(21, 1) ? read : write;   // in order; exclusive; compare and swap
     const bool is_atomic = kind == 7 && !bits(24, 2) && bits(21, 1) && !bits(10, 2);
@@ -124,7 +125,9 @@ static Fault read_context(const ucontext_t* context, bool has_address) {
     return {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP], 0, r[REG_ERR] & 2 ? 2u : 1u};
 #else
     const auto& r = context->uc_mcontext;
-    return {(uintptr_t)r.pc, (uintptr_t)r.sp, unsigned_address(r.regs[30]), has_address ? access_of(*(const uint32_t*)r.pc) : 0u};
+    const bool is_call = r.fault_address == r.pc;   // of what is no code: there is no instruction to look at
+    const uint32_t access = !has_address ? 0u : is_call ? 1u : access_of(*(const uint32_t*)r.pc);
+    return {(uintptr_t)r.pc, (uintptr_t)r.sp, unsigned_address(r.regs[30]), access};
 #endif
 }
 
