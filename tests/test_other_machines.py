@@ -45,7 +45,7 @@ def test_the_container_opens_the_learners_folder_for_this_machine_alone():
 def test_the_steps_for_each_machine_name_what_is_there():
     steps = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    assert set(re.findall(r"\bmake (\w+)", steps)) <= {*targets}
+    assert set(re.findall(r"(?:^|`)make (\w+)", steps, re.MULTILINE)) <= {*targets}
     environment = (ROOT / "environment.yml").read_text(encoding="utf-8")
     assert re.search(r"conda activate (\S+)", steps)[1] == re.search(r"^name: (\S+)", environment, re.MULTILINE)[1]
     assert "attention-kernels/my-course" in steps and "./my-course:" in (ROOT / "compose.yaml").read_text()
