@@ -14,7 +14,7 @@
 #   make classroom  what a teacher needs: the course with nbgrader and Dask, and which isolation this machine has
 #   make release    the exercises for a class, in the folder CLASS (docs/teaching.md)
 #   make site       the chapters as pages to read, in build/site; with REPOSITORY=owner/name their badges, too
-#   make badges     badges and Colab's set-up cell into the chapters: make badges REPOSITORY=owner/name
+#   make badges     badges and the set-up cell for Colab and Kaggle into the chapters: make badges REPOSITORY=owner/name
 
 PYTHON  ?= python3
 JOBS    ?= 2

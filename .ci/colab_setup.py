@@ -1,10 +1,11 @@
-"""Sets the course up beside what a machine has already: Google Colab's PyTorch, CuPy and Jupyter stay as they are.
+"""Sets the course up beside what a machine of Google Colab or Kaggle has already: PyTorch, CuPy and Jupyter stay.
 
 Only what is missing is installed, and every package that is there is pinned to its version while pip does so: a kernel
 is running, and PyTorch fits the machine's driver. The cell tagged `colab-setup` of each chapter calls `main`.
 
-The free GPU there is a T4, an sm_75. The kernels of chapters 00 to 02 compile for it. Those of the later ones need
-cp.async and bf16 tensor cores, so these chapters run on the emulator there.
+The free GPU of both is a T4, an sm_75, and Kaggle also has the P100, an sm_60. What chapters 00 to 02 run on a GPU
+compiles for an sm_75. The kernels of the later chapters need cp.async and bf16 tensor cores. A chapter whose kernels a
+GPU is too old for runs on the emulator.
 """
 
 import os
@@ -28,7 +29,7 @@ except ImportError:  # pip is there, and brings its own copy
     from pip._vendor.packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED, FIRST_THAT_NEEDS = 80, "03"  # compute capability times ten, and the first chapter that needs it
+FIRST_WITH_TENSOR_CORES = "03"  # the first chapter whose kernels have them
 # CUDA's compiler and headers, which must fit each other.
 CUDA = re.compile(r"(nvidia-cuda-(?:cccl|crt|nvrtc|runtime))==(\S+)")
 
@@ -104,13 +105,19 @@ def gpu() -> tuple[str, int] | None:
     return name, round(10 * float(capability))
 
 
+def needed(slug: str) -> int:
+    """The compute capability, times ten, that a chapter's kernels need. CUDA 13 compiles for none below 75."""
+    return 80 if slug[:2] >= FIRST_WITH_TENSOR_CORES else 75
+
+
 def choose_machine(slug: str) -> None:
     """Hides a GPU that is too old for a chapter's kernels from PyTorch, and says so: they run on the emulator then."""
-    found = gpu()
-    if found and found[1] < NEEDED and slug[:2] >= FIRST_THAT_NEEDS:
+    found, least = gpu(), needed(slug)
+    if found and found[1] < least:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        print(f"{found[0]} is an sm_{found[1]}, without the cp.async and bf16 tensor cores of an sm_{NEEDED}.")
-        print("So this chapter's kernels run on the emulator. All cells run; timings are recorded ones.")
+        features = ", which has cp.async and bf16 tensor cores" if least == 80 else ""
+        print(f"{found[0]} is an sm_{found[1]}. This chapter's kernels need an sm_{least}{features}.")
+        print("So they run on the emulator. All cells run; timings are recorded ones.")
 
 
 def pip(*arguments: str) -> None:

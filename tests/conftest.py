@@ -12,7 +12,7 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from course_utils.doctor import find_chromium
-from tests.helpers import screenshots
+from tests.helpers import browsing, screenshots
 
 # PyTorch takes seconds to import: the processes that only hand out tests, or drive a browser, do without.
 
@@ -23,10 +23,7 @@ COMPILERS = [
     *(["zig"] if importlib.util.find_spec("ziglang") else []),
 ]
 DRAWS = random.Random()  # begins anew with each test
-CHROMIUM_FLAGS = (
-    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no server but those that the tests start
-)
+CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking")
 
 
 @functools.cache
@@ -125,6 +122,16 @@ def pytest_runtest_setup(item):
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """A test whose page asks another server for something fails: the installed course works without network."""
+    try:
+        return (yield)
+    finally:
+        refused, browsing.REFUSED[:] = browsing.REFUSED.copy(), []
+        assert not refused, f"asked of other servers: {refused}"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interrupts_arrive():
     """Tests interrupt themselves and others. A shell starts what is to run in the background with SIGINT ignored, and
@@ -210,10 +217,10 @@ def browser():
     """A headless Chromium, driven by Playwright, for tests marked `browser`."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
+    with browsing.refusing_proxy() as proxy, sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=find_chromium(),
-            args=CHROMIUM_FLAGS,
+            args=[*CHROMIUM_FLAGS, f"--proxy-server={proxy}"],
             ignore_default_args=["--hide-scrollbars"],  # a reader sees them, and they take room
         )
         yield chromium

@@ -8,6 +8,8 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import course_utils
+from course_utils import doctor
 from course_utils.__main__ import parser
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +40,21 @@ def test_the_container_opens_the_learners_folder_for_this_machine_alone():
     assert options.lab == ["--ip=0.0.0.0", f"--port={port}", "--no-browser"]
     kept = re.findall(r"XDG_\w+=(\S+)", image)
     assert len(kept) == 2 and all(place.startswith(f"{folder}/") for place in kept)
+
+
+def test_the_steps_for_each_machine_name_what_is_there():
+    steps = (ROOT / "docs" / "machines.md").read_text(encoding="utf-8")
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"(?:^|`)make (\w+)", steps, re.MULTILINE)) <= {*targets}
+    environment = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    assert re.search(r"conda activate (\S+)", steps)[1] == re.search(r"^name: (\S+)", environment, re.MULTILINE)[1]
+    assert "attention-kernels/my-course" in steps and "./my-course:" in (ROOT / "compose.yaml").read_text()
+    assert f"needs {doctor.OLDEST_DRIVER[13]} or\nnewer" in steps
+    (wheel,) = set(re.findall(r"course_kernels-\S+?\.whl", steps))
+    assert wheel == f"course_kernels-{course_utils.__version__}-py3-none-any.whl"
+    command = re.search(r"-m course_utils (start .*)", steps)[1]
+    assert parser("start").parse_args(command.split()).lab == []
+    assert all((ROOT / name).is_file() for name in re.findall(r"notebooks/\w+\.ipynb", steps))
 
 
 def test_the_lowest_versions_are_those_that_may_be_installed():

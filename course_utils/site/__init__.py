@@ -10,8 +10,8 @@ if somebody has solved it in this checkout. MathJax is part of the site: no page
 tests/site/ opens built pages in a browser, as on a desk and as on a phone.
 
 `badges` writes where a chapter can be opened without installing: `make badges REPOSITORY=owner/name` puts badges
-(Colab, Binder, Codespaces) and Colab's set-up cell into each chapter. The tree itself names no repository, because
-Colab runs whatever is at that address. There .ci/colab_setup.py installs only what is missing: torch, NumPy and CuPy
-stay as they are. Colab, Binder, Codespaces and GitHub Pages need a public repository and have not been tried where they
-run.
+(Colab, Kaggle, Binder, Codespaces) into each chapter, and the cell that sets it up on Colab and Kaggle. The tree itself
+names no repository, because that cell runs whatever is at that address. There .ci/colab_setup.py installs only what is
+missing: torch, NumPy and CuPy stay as they are. Colab, Kaggle, Binder, Codespaces and GitHub Pages need a public
+repository and have not been tried where they run.
 """

@@ -16,7 +16,7 @@ def main() -> int:
     site = commands.add_parser("build", help="the chapters as a static site, in build/site")
     site.add_argument("--repository", help="owner/name on GitHub, for badges that open a chapter elsewhere")
     site.add_argument("--folder", type=Path, default=build.ROOT / "build", help="where the site is built")
-    links = commands.add_parser("badges", help="badges and Colab's set-up cell into every chapter and the README")
+    links = commands.add_parser("badges", help="badges into README and chapters, with a cell for Colab and Kaggle")
     links.add_argument("--repository", required=True, help="owner/name on GitHub")
     links.add_argument("--root", type=Path, default=build.ROOT, help="the checkout whose chapters get them")
     arguments = parser.parse_args()

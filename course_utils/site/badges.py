@@ -1,6 +1,6 @@
-"""Badges that open a chapter without installing anything, and the cell that sets the course up on Colab.
+"""Badges that open a chapter without installing anything, and the cell that sets the course up on Colab and Kaggle.
 
-They name the repository, because Colab and Binder fetch and run what lies there. The course does not know its own
+They name the repository, because these services fetch and run what lies there. The course does not know its own
 address: run `make badges REPOSITORY=owner/name` before publishing it, and again after moving it.
 """
 
@@ -38,6 +38,11 @@ def markdown(repository: str, slug: str) -> str:
             f"https://colab.research.google.com/github/{repository}/blob/{BRANCH}/{notebook}",
         ),
         (
+            "Open in Kaggle",
+            "https://kaggle.com/static/images/open-in-kaggle.svg",
+            f"https://kaggle.com/kernels/welcome?src=https://github.com/{repository}/blob/{BRANCH}/{notebook}",
+        ),
+        (
             "Open in Binder",
             "https://mybinder.org/badge_logo.svg",
             f"https://mybinder.org/v2/gh/{repository}/{BRANCH}?urlpath=lab/tree/{notebook}",
@@ -52,19 +57,21 @@ def markdown(repository: str, slug: str) -> str:
 
 
 def setup_cell(repository: str, slug: str) -> str:
-    """The code that fetches the course on Colab and sets it up for a chapter, and does nothing elsewhere."""
+    """The code that fetches the course on Colab or Kaggle and sets it up for a chapter, and does nothing elsewhere."""
     check_repository(repository)
-    return f"""# Google Colab only: fetches the course and installs what Colab lacks, beside Colab's own PyTorch.
+    return f"""# Colab and Kaggle only: fetches the course and installs what they lack, beside their own PyTorch.
 import os
 import runpy
 import subprocess
 from pathlib import Path
 
-if os.environ.get("COLAB_RELEASE_TAG"):
+# Kaggle's machines are made from Colab's, and have Colab's variable, too.
+kaggle, colab = os.environ.get("KAGGLE_KERNEL_RUN_TYPE"), os.environ.get("COLAB_RELEASE_TAG")
+if kaggle or colab:
     address = "https://github.com/{repository}"
-    folder = Path("/content", Path(address).name)
-    if not folder.is_dir():
-        subprocess.run(["git", "clone", "--depth=1", address, folder], check=True)
+    folder = Path("/kaggle/working" if kaggle else "/content", Path(address).name)
+    if not folder.is_dir() and subprocess.run(["git", "clone", "--depth=1", address, folder]).returncode:
+        raise RuntimeError("The course was not fetched. On Kaggle, switch Internet on in the settings first.")
     runpy.run_path(str(folder / ".ci" / "colab_setup.py"))["main"]("{slug}")"""
 
 

@@ -36,6 +36,7 @@ LINK = re.compile(r"(?<!!)(\]\()([^)\s]+)")
 HREF = re.compile(r"(<a\b[^>]*?\bhref=[\"'])([^\"']+)")
 HEADING = re.compile(r"^#{1,6} +(.*?)[ #]*$", re.MULTILINE)
 GUIDES = (
+    "docs/machines.md",
     "docs/first_steps.md",
     "docs/updating.md",
     "docs/in_your_model.md",

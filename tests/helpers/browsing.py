@@ -1,12 +1,13 @@
-"""A built site in a real browser: its files served to this machine, and when a page has everything on it."""
+"""A built site in a real browser: its files served to this machine, when a page has everything on it, and what it asks
+other servers for."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +32,31 @@ def wait_until_complete(page: Page) -> None:
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address at which the files in `folder` are served to this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    with _at_work(functools.partial(_Quiet, directory=str(folder))) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+REFUSED: list[str] = []  # what pages have asked other servers for, one request a line
+
+
+@contextmanager
+def refusing_proxy() -> Iterator[str]:
+    """Host and port of a proxy that refuses each request and adds it to REFUSED.
+
+    Chromium asks no proxy for what is at 127.0.0.1.
+    """
+    with _at_work(_Refusing) as port:
+        yield f"127.0.0.1:{port}"
+
+
+@contextmanager
+def _at_work(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
+    """The port of this machine at which a handler answers."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     # By default it looks twice a second whether it is to end.
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
@@ -45,6 +66,17 @@ class _Quiet(SimpleHTTPRequestHandler):
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "max-age=3600")  # the theme and MathJax are fetched once
         super().end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def _refuse(self) -> None:
+        REFUSED.append(self.requestline)
+        self.send_error(403)
+
+    do_GET = do_HEAD = do_POST = do_CONNECT = _refuse  # CONNECT: what goes over https or a socket
 
     def log_message(self, *_: object) -> None:
         pass

@@ -122,7 +122,7 @@ def address(site):
 
 @pytest.fixture(scope="module")
 def page(browser):
-    """One page for all tests. Chromium finds no other server: CHROMIUM_FLAGS."""
+    """One page for all tests."""
     page = browser.new_page(viewport=PHONE)
     page.set_default_timeout(60_000)
     page.add_init_script("sessionStorage.clear()")  # the theme keeps how far a page before has scrolled its side bar

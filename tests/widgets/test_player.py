@@ -810,14 +810,14 @@ def file_page(tmp_path_factory, transpose):
 
 
 @pytest.fixture(scope="module")
-def offline_page(browser):
-    context = browser.new_context(offline=True)
-    yield context.new_page()
-    context.close()
+def bare_page(browser):
+    page = browser.new_page()
+    yield page
+    page.close()
 
 
 @pytest.fixture
-def opened(offline_page, file_page):
+def opened(bare_page, file_page):
     """opened(width, address="", scheme="light") -> the page from disk, loaded anew, once its memory is drawn."""
     errors = []
 
@@ -825,17 +825,17 @@ def opened(offline_page, file_page):
         errors.append(str(error))
 
     def open_page(width, address="", scheme="light"):
-        offline_page.goto("about:blank")
-        offline_page.set_viewport_size({"width": width, "height": 900})
-        offline_page.emulate_media(color_scheme=scheme)
-        offline_page.goto(f"{file_page.as_uri()}{address}")
-        offline_page.wait_for_selector(".ak-grid")
+        bare_page.goto("about:blank")
+        bare_page.set_viewport_size({"width": width, "height": 900})
+        bare_page.emulate_media(color_scheme=scheme)
+        bare_page.goto(f"{file_page.as_uri()}{address}")
+        bare_page.wait_for_selector(".ak-grid")
         assert not errors
-        return offline_page
+        return bare_page
 
-    offline_page.on("pageerror", note)
+    bare_page.on("pageerror", note)
     yield open_page
-    offline_page.remove_listener("pageerror", note)
+    bare_page.remove_listener("pageerror", note)
 
 
 @pytest.mark.browser
