@@ -74,9 +74,9 @@ def flash_attention_hopper(
     Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out, as with
     `flash_attention_v2`.
 
-    Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys and add their shares of
-    dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` they take turns, and the bits
-    are the same each time; on an H100 or H200 the backward pass then takes 1.5 to 2.1 times as long.
+    Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys, and their shares of
+    dQ are added in an order of chance. Under `torch.use_deterministic_algorithms(True)` they take turns, and the bits
+    are the same each time; on an H200 the backward pass then takes 1.0 to 1.5 times as long.
 
     With a window, sinks, a softcap or wide heads the kernels are those of `sparse_attention`, on any GPU.
     """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import matplotlib.pyplot as plt
 
 from course_utils import measured, plots, show
@@ -51,23 +49,21 @@ def cost_of_turns() -> float:
 
 
 def show_turns() -> None:
-    """Shows our backward pass with a fixed order beside cuDNN's and FLASH's without one and FLASH's deterministic one,
-    on both GPUs that were measured: mean ratios, as a table."""
-    of_gpus = record(), measured.load(peers.ON_H100)
+    """Shows our backward pass with a fixed order beside cuDNN's and FLASH's without one and FLASH's deterministic one:
+    mean ratios, as a table."""
     rows = []
-    for recorded, (d, is_causal) in itertools.product(of_gpus, ALL_CASES):
+    for d, is_causal in ALL_CASES:
         where = {"part": "backward means", "head_dim": d, "is_causal": is_causal}
-        turns, fixed = (recorded.select(name=name, **where)[0] for name in (TURNS, FLASH_FIXED))
+        turns, fixed = (record().select(name=name, **where)[0] for name in (TURNS, FLASH_FIXED))
         ratios = {
             "ours in turns : cuDNN": turns["ratio_to_cudnn"],
             "ours in turns : FLASH": turns["ratio_to_flash"],
             "FLASH, fixed order : FLASH": fixed["ratio_to_flash"],
             "ours in turns : FLASH, fixed order": turns["ratio_to_flash"] / fixed["ratio_to_flash"],
         }
-        gpu = recorded.device.split()[1]
-        rows.append({"": f"{gpu}, {title(d, is_causal)}"} | {words: f"{ratio:.2f}" for words, ratio in ratios.items()})
+        rows.append({"": title(d, is_causal)} | {words: f"{ratio:.2f}" for words, ratio in ratios.items()})
     show.table(rows, "times as fast, in the mean over the lengths")
-    print("; ".join(map(measured.caption, of_gpus)))
+    print(measured.caption(record()))
 
 
 STEPS = {"SDPA's": SDPA, "ours": OURS, "chapter 03's": PORTABLE}
