@@ -69,10 +69,10 @@ def test_the_files_and_folders_that_a_page_names_are_there(page):
     assert [name for name in named if not any(e in name for e in examples) and not (ROOT / name).exists()] == []
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/teaching.md"])
-def test_a_page_to_work_by_is_short(page):
+@pytest.mark.parametrize("page, most", [("CONTRIBUTING.md", 1500), ("docs/teaching.md", 1500), ("docs/server.md", 700)])
+def test_a_page_to_work_by_is_short(page, most):
     """The steps of adding something stand in the docstring of its room."""
-    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= 1500
+    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= most
 
 
 def test_the_changelog_begins_with_this_version():
@@ -83,7 +83,10 @@ def test_the_changelog_begins_with_this_version():
 def test_the_wheel_has_the_name_that_is_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wheel = f"{project['name'].replace('-', '_')}-{course_utils.__version__}-py3-none-any.whl"
-    assert f"pip install '{wheel}[lab]'\n" in README and "lab" in project["optional-dependencies"]
+    extras = project["optional-dependencies"]
+    assert f"pip install '{wheel}[lab]'\n" in README and "lab" in extras
+    server = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+    assert f"pip install './{wheel}[lab,classroom]'\n" in server and {"classroom", "cuda"} <= extras.keys()
     command = re.search(r"-m course_utils (start .*?) +#", README)[1]
     assert parser("start").parse_args(command.split()).lab == []
 

@@ -39,7 +39,7 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.preprocessors.base import NbGraderPreprocessor
-from nbgrader.utils import is_grade, is_solution
+from nbgrader.utils import find_owner, is_grade, is_solution
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 
@@ -194,7 +194,19 @@ def _take_back(coursedir: CourseDirectory, classroom: ClassFolder, chapter: str)
 
 
 class CourseCollect(ExchangeCollect):
-    """nbgrader's command without links and special files: nbgrader would copy a link's target, and stop at a pipe."""
+    """nbgrader's command, with each hand-in under the name of the account that owns it, and without links and special
+    files: nbgrader would copy a link's target, and stop at a pipe."""
+
+    def _path_to_record(self, path: str) -> dict:
+        """nbgrader takes the student from the folder's name, which a student can choose, and only warns: a hand-in in
+        another student's name would replace that student's own."""
+        record = super()._path_to_record(path)
+        with contextlib.suppress(KeyError):  # the account is gone: nbgrader's warning says so
+            owner = find_owner(path)
+            if self.check_owner and owner != record["username"]:
+                self.log.warning("%s is collected as %s's, who owns it", path, owner)
+                record["username"] = owner
+        return record
 
     def do_copy(self, src: str, dest: str, log: logging.Logger | None = None) -> None:
         if self.get_size(src) > 1000 * self.coursedir.max_dir_size:

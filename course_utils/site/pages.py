@@ -41,6 +41,7 @@ GUIDES = (
     "docs/updating.md",
     "docs/in_your_model.md",
     "docs/teaching.md",
+    "docs/server.md",
     "docs/grading.md",
     "docs/sandbox.md",
     "docs/validation.md",

@@ -3,6 +3,7 @@
 Grading itself is stubbed here: test_classroom.py runs it.
 """
 
+import getpass
 import os
 import re
 import shutil
@@ -321,8 +322,9 @@ def test_nbgraders_own_api_grades_the_same_way(classroom, grades):
     assert "the_solution" not in (classroom / "release" / CHAPTER / f"{NAME}.cu").read_text()
 
 
-def test_the_way_through_the_exchange(classroom, grades, tmp_path, monkeypatch):
-    """Release, fetch and submit as a student, collect without links, and give the page back to its author alone."""
+@pytest.fixture
+def exchange(classroom, tmp_path, monkeypatch):
+    """nbgrader's application for this class, and what carries out a step through its exchange, by the step's name."""
     (tmp_path / "exchange").mkdir(mode=0o777)
     (tmp_path / "exchange").chmod(0o777)
     config = classroom / "nbgrader_config.py"
@@ -337,6 +339,12 @@ def test_the_way_through_the_exchange(classroom, grades, tmp_path, monkeypatch):
 
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    return app, step
+
+
+def test_the_way_through_the_exchange(classroom, grades, tmp_path, exchange):
+    """Release, fetch and submit as a student, collect without links, and give the page back to its author alone."""
+    app, step = exchange
     for name in ("ReleaseAssignment", "FetchAssignment", "Submit"):
         step(name)
     (inbound,) = (tmp_path / "exchange" / "attention-kernels" / "inbound").iterdir()
@@ -352,6 +360,17 @@ def test_the_way_through_the_exchange(classroom, grades, tmp_path, monkeypatch):
     app.coursedir.student_id = student
     step("ReleaseFeedback")
     assert len(list((tmp_path / "exchange" / "attention-kernels" / "feedback").iterdir())) == 1
+
+
+def test_a_hand_in_in_anothers_name_is_its_owners(classroom, exchange):
+    app, step = exchange
+    for name in ("ReleaseAssignment", "FetchAssignment"):
+        step(name)
+    app.coursedir.student_id = "ada"
+    step("Submit")
+    app.coursedir.student_id = "*"
+    step("Collect")
+    assert [path.name for path in (classroom / "submitted").iterdir()] == [getpass.getuser()]
 
 
 def test_a_download_of_archives_is_collected(classroom, monkeypatch):
