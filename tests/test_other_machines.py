@@ -40,6 +40,12 @@ def test_the_container_opens_the_learners_folder_for_this_machine_alone():
     assert len(kept) == 2 and all(place.startswith(f"{folder}/") for place in kept)
 
 
+def test_the_image_holds_nothing_of_a_persons_own():
+    own = re.findall(r"^/([\w-]+)/$", (ROOT / ".gitignore").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "classroom" in own
+    assert set(own) <= set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+
+
 def test_the_lowest_versions_are_those_that_may_be_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lowest = dict(re.findall(r"^(\w+)==([\d.]+)\.\*$", (ROOT / ".ci" / "lowest.txt").read_text(), re.MULTILINE))

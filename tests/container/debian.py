@@ -1,0 +1,144 @@
+"""A clean Debian in a folder, and programs in it.
+
+bwrap gives a program this Debian as its root, a /proc of its own and the rights that Docker gives. Where it is of
+another processor, proot does so inside bwrap, and hands each program to qemu.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+RELEASE, MIRROR = "bookworm", "http://deb.debian.org/debian"
+PACKAGES = ("ca-certificates", "python3", "python3-venv")
+TOOLS, TO_EMULATE = ("debootstrap",), ("qemu-user-static", "proot", "libtalloc2")
+QEMU = {"arm64": "qemu-aarch64-static"}
+BASE = {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "SETGID", "SETUID", "SYS_CHROOT")
+# renameat2, statx, openat2, faccessat2: this proot would leave their paths as they are. Told that the kernel has none
+# of them, qemu and Debian's programs take the older calls.
+_NEWER_THAN_PROOT = (316, 332, 437, 439)
+
+
+@dataclass(frozen=True)
+class Debian:
+    """One for an architecture ("amd64", "arm64") in a folder, with the tools beside it. `make` fills it."""
+
+    folder: Path
+    architecture: str
+
+    @property
+    def home(self) -> Path:
+        """What belongs to this architecture: its root, and the folders that programs are given."""
+        return self.folder / self.architecture
+
+    @property
+    def root(self) -> Path:
+        """The root folder of the programs in it."""
+        return self.home / "root"
+
+    @property
+    def emulated(self) -> bool:
+        """Whether it is of another processor than this machine's."""
+        return self.architecture != _output("dpkg", "--print-architecture")
+
+    def make(self) -> None:
+        """Downloads and unpacks the tools and the Debian, whose `python` and `pip` are those of /usr/local, as in the
+        image. Raises CalledProcessError."""
+        packages = self.folder / "packages"
+        packages.mkdir(parents=True, exist_ok=True)
+        names = [*TOOLS, *(TO_EMULATE if self.emulated else ())]
+        subprocess.run(["apt-get", "download", *names], cwd=packages, check=True)
+        for package in packages.glob("*.deb"):
+            subprocess.run(["dpkg", "-x", package, self._tools], check=True)
+        debootstrap = [self._tools / "usr/sbin/debootstrap", "--foreign", f"--arch={self.architecture}"]
+        debootstrap += ["--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, self.root, MIRROR]
+        scripts = {**os.environ, "DEBOOTSTRAP_DIR": str(self._tools / "usr/share/debootstrap")}
+        subprocess.run(debootstrap, env=scripts, check=True)
+        (self.root / "proc").unlink()  # a link to /proc, until the second stage
+        (self.root / "proc").mkdir()
+        # lxc: it makes no device files, and mounts nothing
+        self.run(["/debootstrap/debootstrap", "--second-stage"], {"container": "lxc"})
+        self.run(["python3", "-m", "venv", "/usr/local"])
+        self.run(["apt-get", "clean"])
+
+    def run(self, words: Sequence[str], environment: Mapping[str, str] = {}, read_only: Sequence[str] = ()) -> None:
+        """Runs a program to its end. Raises CalledProcessError where it fails. All else as `start`."""
+        status = self.start(words, environment, read_only).wait()
+        if status:
+            raise subprocess.CalledProcessError(status, words)
+
+    def start(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        read_only: Sequence[str] = (),
+        volumes: Mapping[str, Path] = {},
+        output: IO | int | None = None,
+    ) -> subprocess.Popen:
+        """Starts a program as the first process of its own, with this environment and no input.
+
+        read_only: files and folders of this machine that it sees at the same place. volumes: folders below `home`, by
+        the place where it sees them. output: where its output and its errors go.
+        """
+        inside = {"/proc": "/proc", "/dev": "/dev", **{path: path for path in read_only}}
+        inside |= {place: str(folder) for place, folder in volumes.items()}
+        command = ["bwrap", "--die-with-parent", "--unshare-pid", "--as-pid-1", "--clearenv"]
+        for name, value in {**BASE, **environment}.items():
+            command += ["--setenv", name, value]
+        for capability in CAPABILITIES:
+            command += ["--cap-add", f"CAP_{capability}"]
+        if not self.emulated:
+            command += ["--bind", str(self.root), "/", "--proc", "/proc", "--dev", "/dev"]
+            for path in read_only:
+                command += ["--ro-bind", path, path]
+            for place, folder in volumes.items():
+                command += ["--bind", str(folder), place]
+            return subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        command += ["--ro-bind", "/", "/", "--bind", str(self.home), str(self.home), "--tmpfs", "/tmp"]
+        command += ["--proc", "/proc", "--dev", "/dev", *self._proot(inside), *words]
+        with _filter(_NEWER_THAN_PROOT) as steps:
+            command[1:1] = ["--seccomp", str(steps.fileno())]
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[steps.fileno()]
+            )
+
+    @property
+    def _tools(self) -> Path:
+        return self.folder / "tools"
+
+    def _proot(self, inside: Mapping[str, str]) -> list[str]:
+        libraries = self._tools / "usr/lib/x86_64-linux-gnu"
+        loader = ["/lib64/ld-linux-x86-64.so.2", "--library-path", str(libraries)]
+        qemu = self._tools / "usr/bin" / QEMU[self.architecture]
+        command = [*loader, str(self._tools / "usr/bin/proot"), "-q", str(qemu), "-r", str(self.root), "-w", "/"]
+        return command + [word for place, here in inside.items() for word in ("-b", f"{here}:{place}")]
+
+
+def _filter(refused: Sequence[int]) -> IO[bytes]:
+    """A file with a filter (linux/filter.h) by which these system calls of x86-64 are not there."""
+    load, equal, give = 0x20, 0x15, 0x06
+    steps = [(load, 0, 0, 0)]
+    steps += [(equal, len(refused) - place, 0, number) for place, number in enumerate(refused)]
+    steps += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | errno.ENOSYS)]
+    file = os.fdopen(os.memfd_create("filter"), "w+b")
+    file.write(b"".join(struct.pack("=HBBI", *step) for step in steps))
+    file.seek(0)
+    return file
+
+
+def _output(*words: str) -> str:
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def why_not() -> str:
+    """Why no such Debian can be made here; empty if one can."""
+    missing = [name for name in ("apt-get", "bwrap", "dpkg") if shutil.which(name) is None]
+    return f"no {' and no '.join(missing)} on this machine" if missing else ""
