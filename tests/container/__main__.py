@@ -134,7 +134,7 @@ def _copy(debian: Debian, source: str, target: str) -> None:
 
 def _expose_page(debian: Debian) -> None:
     """A setting of JupyterLab's in the Debian, without which no test can drive its page."""
-    settings = debian.root / "root/.jupyter/jupyter_lab_config.py"
+    settings = debian.root / "usr/local/etc/jupyter/jupyter_lab_config.py"
     settings.parent.mkdir(exist_ok=True)
     settings.write_text("c.LabApp.expose_app_in_browser = True\n", encoding="utf-8")
 

@@ -85,27 +85,30 @@ class Debian:
     ) -> subprocess.Popen:
         """Starts a program as the first process of its own, with this environment and no input.
 
-        read_only: files and folders of this machine that it sees at the same place. volumes: folders below `home`, by
-        the place where it sees them. output: where its output and its errors go.
+        read_only: files and folders of this machine that it sees at the same place. volumes: folders by the place where
+        it sees them; with them, whatever else it writes is forgotten at its end, as with a container. output: where its
+        output and its errors go.
         """
-        inside = {"/proc": "/proc", "/dev": "/dev", **{path: path for path in read_only}}
-        inside |= {place: str(folder) for place, folder in volumes.items()}
         command = ["bwrap", "--die-with-parent", "--unshare-pid", "--as-pid-1", "--clearenv"]
         for name, value in {**BASE, **environment}.items():
             command += ["--setenv", name, value]
         for capability in CAPABILITIES:
             command += ["--cap-add", f"CAP_{capability}"]
-        if not self.emulated:
-            command += ["--bind", str(self.root), "/", "--proc", "/proc", "--dev", "/dev"]
-            for path in read_only:
-                command += ["--ro-bind", path, path]
-            for place, folder in volumes.items():
-                command += ["--bind", str(folder), place]
-            return subprocess.Popen([*command, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        command += ["--ro-bind", "/", "/", "--bind", str(self.home), str(self.home), "--tmpfs", "/tmp"]
-        command += ["--proc", "/proc", "--dev", "/dev", *self._proot(inside), *words]
-        with _filter(_NEWER_THAN_PROOT) as steps:
-            command[1:1] = ["--seccomp", str(steps.fileno())]
+        top = ""  # where bwrap lays the Debian's root folder: as its own root, or where it is, for proot
+        if self.emulated:
+            top = str(self.root)
+            command += ["--ro-bind", "/", "/", "--tmpfs", "/tmp", "--ro-bind", str(self._tools), str(self._tools)]
+        command += ["--ro-bind" if volumes else "--bind", str(self.root), top or "/"]
+        command += ["--proc", "/proc", "--dev", "/dev"]
+        if volumes:
+            command += ["--tmpfs", f"{top}/root", "--tmpfs", f"{top}/tmp"]
+        for path in read_only:
+            command += ["--ro-bind", path, f"{top}{path}"]
+        for place, folder in volumes.items():
+            (self.root / place.lstrip("/")).mkdir(exist_ok=True)
+            command += ["--bind", str(folder), f"{top}{place}"]
+        with _filter(_NEWER_THAN_PROOT if self.emulated else ()) as steps:
+            command += ["--seccomp", str(steps.fileno()), *(self._proot() if self.emulated else ()), *words]
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[steps.fileno()]
             )
@@ -114,12 +117,12 @@ class Debian:
     def _tools(self) -> Path:
         return self.folder / "tools"
 
-    def _proot(self, inside: Mapping[str, str]) -> list[str]:
+    def _proot(self) -> list[str]:
         libraries = self._tools / "usr/lib/x86_64-linux-gnu"
         loader = ["/lib64/ld-linux-x86-64.so.2", "--library-path", str(libraries)]
         qemu = self._tools / "usr/bin" / QEMU[self.architecture]
-        command = [*loader, str(self._tools / "usr/bin/proot"), "-q", str(qemu), "-r", str(self.root), "-w", "/"]
-        return command + [word for place, here in inside.items() for word in ("-b", f"{here}:{place}")]
+        folders = ["-r", str(self.root), "-b", "/proc", "-b", "/dev", "-w", "/"]
+        return [*loader, str(self._tools / "usr/bin/proot"), "-q", str(qemu), *folders]
 
 
 def _filter(refused: Sequence[int]) -> IO[bytes]:
