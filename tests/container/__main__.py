@@ -103,7 +103,8 @@ def check(debian: Debian, steps: list[Step]) -> int:
         with _timed("kernels, sanitized"):
             there = python(KERNELS)
         here = subprocess.run([sys.executable, "-c", KERNELS], cwd=ROOT, capture_output=True, text=True, check=True)
-        right.append(_say("findings and outputs are those of this machine", there == here.stdout, there))
+        same = bool(here.stdout) and there.endswith(here.stdout)  # before it, PyTorch may say what it misses under qemu
+        right.append(_say("findings and outputs are those of this machine", same, there))
         if not debian.emulated:
             with _timed("the browser"):
                 tests = [str(ROOT / "tests/browser" / name) for name in IN_THE_BROWSER]

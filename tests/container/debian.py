@@ -1,7 +1,7 @@
 """A clean Debian in a folder, and programs in it.
 
-bwrap gives a program this Debian as its root, a /proc of its own and the rights that Docker gives. Where it is of
-another processor, proot does so inside bwrap, and hands each program to qemu.
+bwrap gives a program this Debian as its root, a /proc of its own, this machine's /sys to read, and the rights that
+Docker gives. Where it is of another processor, proot does so inside bwrap, and hands each program to qemu.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from typing import IO
 RELEASE, MIRROR = "bookworm", "http://deb.debian.org/debian"
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
 TOOLS, TO_EMULATE = ("debootstrap",), ("qemu-user-static", "proot", "libtalloc2")
-QEMU = {"arm64": "qemu-aarch64-static"}
+# The processor that qemu is, and what PyTorch reads of it in /proc/cpuinfo: with this machine's there it crashes.
+QEMU = "qemu-aarch64-static -cpu neoverse-n1"
+CPUINFO = """processor\t: 0
+Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp ssbs
+CPU implementer\t: 0x41
+CPU architecture: 8
+CPU variant\t: 0x3
+CPU part\t: 0xd0c
+CPU revision\t: 1
+"""
 BASE = {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "SETGID", "SETUID", "SYS_CHROOT")
 # renameat2, statx, openat2, faccessat2: this proot would leave their paths as they are. Told that the kernel has none
@@ -64,6 +73,7 @@ class Debian:
         subprocess.run(debootstrap, env=scripts, check=True)
         (self.root / "proc").unlink()  # a link to /proc, until the second stage
         (self.root / "proc").mkdir()
+        (self.home / "cpuinfo").write_text(CPUINFO)
         # lxc: it makes no device files, and mounts nothing
         self.run(["/debootstrap/debootstrap", "--second-stage"], {"container": "lxc"})
         self.run(["python3", "-m", "venv", "/usr/local"])
@@ -99,7 +109,7 @@ class Debian:
             top = str(self.root)
             command += ["--ro-bind", "/", "/", "--tmpfs", "/tmp", "--ro-bind", str(self._tools), str(self._tools)]
         command += ["--ro-bind" if volumes else "--bind", str(self.root), top or "/"]
-        command += ["--proc", "/proc", "--dev", "/dev"]
+        command += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", "/sys", "/sys"]
         if volumes:
             command += ["--tmpfs", f"{top}/root", "--tmpfs", f"{top}/tmp"]
         for path in read_only:
@@ -120,9 +130,10 @@ class Debian:
     def _proot(self) -> list[str]:
         libraries = self._tools / "usr/lib/x86_64-linux-gnu"
         loader = ["/lib64/ld-linux-x86-64.so.2", "--library-path", str(libraries)]
-        qemu = self._tools / "usr/bin" / QEMU[self.architecture]
-        folders = ["-r", str(self.root), "-b", "/proc", "-b", "/dev", "-w", "/"]
-        return [*loader, str(self._tools / "usr/bin/proot"), "-q", str(qemu), *folders]
+        programs = self._tools / "usr/bin"
+        folders = ["-r", str(self.root), "-b", "/proc", "-b", "/dev", "-b", "/sys", "-w", "/"]
+        folders += ["-b", f"{self.home / 'cpuinfo'}:/proc/cpuinfo"]
+        return [*loader, str(programs / "proot"), "-q", str(programs / QEMU), *folders]
 
 
 def _filter(refused: Sequence[int]) -> IO[bytes]:
