@@ -31,9 +31,10 @@ CPU revision\t: 1
 """
 BASE = {"PATH": "/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "SETGID", "SETUID", "SYS_CHROOT")
-# renameat2, statx, openat2, faccessat2: this proot would leave their paths as they are. Told that the kernel has none
-# of them, qemu and Debian's programs take the older calls.
-_NEWER_THAN_PROOT = (316, 332, 437, 439)
+# renameat2, openat2, faccessat2, and statx of a path: this proot would leave their paths as they are. Told that the
+# kernel has none of them, qemu and Debian's programs take the older calls. zig looks at open files by statx alone.
+_NEWER_THAN_PROOT = (316, 437, 439)
+_STATX, _AT_FDCWD = 332, 0xFFFFFF9C
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,11 @@ class Debian:
         for place, folder in volumes.items():
             (self.root / place.lstrip("/")).mkdir(exist_ok=True)
             command += ["--bind", str(folder), f"{top}{place}"]
-        with _filter(_NEWER_THAN_PROOT if self.emulated else ()) as steps:
-            command += ["--seccomp", str(steps.fileno()), *(self._proot() if self.emulated else ()), *words]
+        with _older_kernel() as steps:
+            if self.emulated:
+                command += ["--seccomp", str(steps.fileno()), *self._proot()]
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[steps.fileno()]
+                [*command, *words], stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[steps.fileno()]
             )
 
     @property
@@ -136,11 +138,13 @@ class Debian:
         return [*loader, str(programs / "proot"), "-q", str(programs / QEMU), *folders]
 
 
-def _filter(refused: Sequence[int]) -> IO[bytes]:
-    """A file with a filter (linux/filter.h) by which these system calls of x86-64 are not there."""
-    load, equal, give = 0x20, 0x15, 0x06
+def _older_kernel() -> IO[bytes]:
+    """A file with a filter (linux/filter.h) by which the calls of x86-64 that proot does not know are not there."""
+    load, equal, give = 0x20, 0x15, 0x06  # of linux/seccomp.h, the call's number is at 0, its first argument at 16
+    many = len(_NEWER_THAN_PROOT)
     steps = [(load, 0, 0, 0)]
-    steps += [(equal, len(refused) - place, 0, number) for place, number in enumerate(refused)]
+    steps += [(equal, many + 3 - place, 0, number) for place, number in enumerate(_NEWER_THAN_PROOT)]
+    steps += [(equal, 0, 2, _STATX), (load, 0, 0, 16), (equal, 1, 0, _AT_FDCWD)]
     steps += [(give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x00050000 | errno.ENOSYS)]
     file = os.fdopen(os.memfd_create("filter"), "w+b")
     file.write(b"".join(struct.pack("=HBBI", *step) for step in steps))
