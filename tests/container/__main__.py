@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.container.debian import RELEASE, Debian, why_not
+from tests.container.debian import RELEASE, Debian, own_architecture, why_not
 from tests.container.dockerfile import Step, command, environment, left_out, read_steps
 from tests.container.lab import Lab
 
@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.container", description=__doc__.split("\n\n")[0])
     parser.add_argument("what", choices=("build", "check"))
     parser.add_argument("folder", metavar="FOLDER", type=Path)
-    parser.add_argument("--architecture", choices=("amd64", "arm64"), default="amd64")
+    parser.add_argument(
+        "--architecture", choices=("amd64", "arm64"), help="another one than this machine's: arm64 only"
+    )
     options = parser.parse_args(arguments)
     if why := why_not():
         parser.error(why)
@@ -58,7 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if folder.is_relative_to(ROOT) and not folder.is_relative_to(ROOT / "build"):
         parser.error("FOLDER: takes one outside of the clone, or in its build/, which no image holds")
     steps = read_steps((ROOT / "Dockerfile").read_text(encoding="utf-8"))
-    debian = Debian(folder, options.architecture)
+    debian = Debian(folder, options.architecture or own_architecture())
+    if debian.emulated and debian.architecture != "arm64":
+        parser.error("--architecture: arm64 is the only one that qemu stands in for here")
     return build(debian, steps) if options.what == "build" else check(debian, steps)
 
 

@@ -46,7 +46,7 @@ class Debian:
 
     @property
     def home(self) -> Path:
-        """What belongs to this architecture: its root, and the folders that programs are given."""
+        """What belongs to this architecture."""
         return self.folder / self.architecture
 
     @property
@@ -57,7 +57,7 @@ class Debian:
     @property
     def emulated(self) -> bool:
         """Whether it is of another processor than this machine's."""
-        return self.architecture != _output("dpkg", "--print-architecture")
+        return self.architecture != own_architecture()
 
     def make(self) -> None:
         """Downloads and unpacks the tools and the Debian, whose `python` and `pip` are those of /usr/local, as in the
@@ -68,13 +68,14 @@ class Debian:
         subprocess.run(["apt-get", "download", *names], cwd=packages, check=True)
         for package in packages.glob("*.deb"):
             subprocess.run(["dpkg", "-x", package, self._tools], check=True)
+        (self._tools / "cpuinfo").write_text(CPUINFO)
+        shutil.rmtree(self.root, ignore_errors=True)
         debootstrap = [self._tools / "usr/sbin/debootstrap", "--foreign", f"--arch={self.architecture}"]
         debootstrap += ["--variant=minbase", f"--include={','.join(PACKAGES)}", RELEASE, self.root, MIRROR]
         scripts = {**os.environ, "DEBOOTSTRAP_DIR": str(self._tools / "usr/share/debootstrap")}
         subprocess.run(debootstrap, env=scripts, check=True)
         (self.root / "proc").unlink()  # a link to /proc, until the second stage
         (self.root / "proc").mkdir()
-        (self.home / "cpuinfo").write_text(CPUINFO)
         # lxc: it makes no device files, and mounts nothing
         self.run(["/debootstrap/debootstrap", "--second-stage"], {"container": "lxc"})
         self.run(["python3", "-m", "venv", "/usr/local"])
@@ -97,8 +98,8 @@ class Debian:
         """Starts a program as the first process of its own, with this environment and no input.
 
         read_only: files and folders of this machine that it sees at the same place. volumes: folders by the place where
-        it sees them; with them, whatever else it writes is forgotten at its end, as with a container. output: where its
-        output and its errors go.
+        it sees them; with them, it may write there alone, and to a /root and a /tmp that are empty at its start.
+        output: where its output and its errors go.
         """
         command = ["bwrap", "--die-with-parent", "--unshare-pid", "--as-pid-1", "--clearenv"]
         for name, value in {**BASE, **environment}.items():
@@ -134,7 +135,7 @@ class Debian:
         loader = ["/lib64/ld-linux-x86-64.so.2", "--library-path", str(libraries)]
         programs = self._tools / "usr/bin"
         folders = ["-r", str(self.root), "-b", "/proc", "-b", "/dev", "-b", "/sys", "-w", "/"]
-        folders += ["-b", f"{self.home / 'cpuinfo'}:/proc/cpuinfo"]
+        folders += ["-b", f"{self._tools / 'cpuinfo'}:/proc/cpuinfo"]
         return [*loader, str(programs / "proot"), "-q", str(programs / QEMU), *folders]
 
 
@@ -152,11 +153,15 @@ def _older_kernel() -> IO[bytes]:
     return file
 
 
-def _output(*words: str) -> str:
+def own_architecture() -> str:
+    """Debian's word for this machine's processor."""
+    words = ["dpkg", "--print-architecture"]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def why_not() -> str:
     """Why no such Debian can be made here; empty if one can."""
     missing = [name for name in ("apt-get", "bwrap", "dpkg") if shutil.which(name) is None]
-    return f"no {' and no '.join(missing)} on this machine" if missing else ""
+    if missing:
+        return f"no {' and no '.join(missing)} on this machine"
+    return "only root may unpack one" if os.geteuid() else ""
