@@ -45,6 +45,8 @@ def why_no_browser() -> str:
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="also run what is marked exhaustive: make test-all")
+    running = "a JupyterLab that runs already, and its folder, for the tests in tests/browser (tests/container)"
+    parser.addoption("--lab", nargs=2, metavar=("ADDRESS", "FOLDER"), help=running)
 
 
 def pytest_configure(config):

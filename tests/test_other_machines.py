@@ -57,6 +57,12 @@ def test_the_steps_for_each_machine_name_what_is_there():
     assert all((ROOT / name).is_file() for name in re.findall(r"notebooks/\w+\.ipynb", steps))
 
 
+def test_the_image_holds_nothing_of_a_persons_own():
+    own = re.findall(r"^/([\w-]+)/$", (ROOT / ".gitignore").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "classroom" in own
+    assert set(own) <= set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+
+
 def test_the_lowest_versions_are_those_that_may_be_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lowest = dict(re.findall(r"^(\w+)==([\d.]+)\.\*$", (ROOT / ".ci" / "lowest.txt").read_text(), re.MULTILINE))

@@ -88,4 +88,5 @@ def _open_lab(folder: Path, options: list[str]) -> int:
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
     command += ["--allow-root"] if os.geteuid() == 0 else []
     os.chdir(folder)
+    sys.stdout.flush()  # what is printed into a pipe, as Docker has it, would be lost with this program
     os.execve(sys.executable, [*command, *options, "notebooks/00_start_here.ipynb"], environment)

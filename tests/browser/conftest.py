@@ -1,16 +1,34 @@
 """One JupyterLab for all tests, one page of it, and one kernel for the cells that tests bring."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from tests.helpers.forked_kernels import GRADE_HERE
-from tests.helpers.jupyterlab import ROOT, Lab, NotebookPage, new_page, open_file, show_cells, tidy, wait_until_in_front
+from tests.helpers.jupyterlab import (
+    ROOT,
+    Lab,
+    NotebookPage,
+    RunningLab,
+    new_page,
+    open_file,
+    show_cells,
+    tidy,
+    wait_until_in_front,
+)
 
 
 @pytest.fixture(scope="session")
 def lab(request, tmp_path_factory):
-    """JupyterLab over a copy of what the chapters link to, so that running one changes nothing in the repository."""
+    """JupyterLab over a copy of what the chapters link to, so that running one changes nothing in the repository.
+
+    With --lab: the one that runs at that address.
+    """
+    if running := request.config.getoption("--lab"):
+        address, folder = running
+        yield RunningLab(address, Path(folder))
+        return
     folder = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "docs", "kernels", "exercises"):
         ignored = shutil.ignore_patterns(".ipynb_checkpoints", "kernel-ipc-*")  # sockets of kernels at work there

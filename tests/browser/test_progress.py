@@ -29,7 +29,7 @@ def record_exercise(name, earned, of):
 @pytest.fixture
 def notebook(lab, run_cells, monkeypatch):
     """Both cards, for a learner who has begun; what a test records, another process than the notebook's does."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(lab.folder / ".jupyter" / "xdg_data_home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(lab.data))
     progress.reset()
     record_exercise("online_softmax", 12, 12)
     record_exercise("mini_flash", 13, 20)

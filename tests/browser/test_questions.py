@@ -81,7 +81,7 @@ def no_demo_afterwards(only_page):
 @pytest.fixture
 def questions(lab, run_cells, monkeypatch):
     """The widget with the demo's questions; nothing has been answered yet."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(lab.folder / ".jupyter" / "xdg_data_home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(lab.data))
     progress.reset()
     notebook = run_cells([CELL])
     notebook.assert_every_cell_ran()

@@ -1,6 +1,9 @@
 """`python -m course_utils start FOLDER`: a learner's own copy of the course's files."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,6 +61,14 @@ def test_the_command_says_what_it_kept_and_refuses_a_clone(tmp_path, capsys):
     assert "since you changed them: README.md\n" in said and f"start {tmp_path} --lab" in said
     assert main(["start", str(Path(course.__file__).parents[1])]) == 1
     assert "a clone of the course" in capsys.readouterr().err
+
+
+def test_what_it_did_is_said_into_a_pipe_too_before_jupyterlab_takes_its_place(tmp_path):
+    (tmp_path / "jupyterlab.py").write_text("print('JupyterLab')")
+    command = [sys.executable, "-m", "course_utils", "start", str(tmp_path / "folder"), "--lab"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "PYTHONUNBUFFERED": ""}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0].endswith(f"files of the course copied to {tmp_path / 'folder'}") and said[1] == "JupyterLab"
 
 
 def test_a_process_in_a_learners_folder_takes_its_files(source, tmp_path):

@@ -12,7 +12,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urljoin, urlsplit
 
 import nbformat
 
@@ -126,15 +128,16 @@ FORKS += "forked_kernels.serve_forks(c)\n"
 class Lab:
     """A JupyterLab server over a folder of its own, with nobody's settings but the course's.
 
-    forks: its kernels have PyTorch from the start (tests/helpers/forked_kernels.py).
+    forks: its kernels have PyTorch from the start (tests/helpers/forked_kernels.py). data: where progress is kept.
     """
 
     def __init__(self, folder: Path, forks: bool = False) -> None:
         self.folder = folder
+        self.data = folder / ".jupyter" / "xdg_data_home"
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.address = f"http://127.0.0.1:{port}"
         own = ("JUPYTER_CONFIG_DIR", "IPYTHONDIR", "XDG_DATA_HOME")
         private = {name: str(folder / ".jupyter" / name.lower()) for name in own}
         if forks:
@@ -159,7 +162,7 @@ class Lab:
         deadline = time.monotonic() + SERVER_SECONDS
         while time.monotonic() < deadline and self.server.poll() is None:
             try:
-                urllib.request.urlopen(f"{self.url}/api/status", timeout=5).close()
+                urllib.request.urlopen(f"{self.address}/api/status", timeout=5).close()
                 return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
@@ -176,12 +179,26 @@ class Lab:
             self.server.wait()
 
 
-def new_page(browser, lab: Lab):
+@dataclass(frozen=True)
+class RunningLab:
+    """A JupyterLab that somebody else has started, as the Dockerfile does. address: as it was printed, with a token."""
+
+    address: str
+    folder: Path
+
+    @property
+    def data(self) -> Path:
+        """Where progress is kept."""
+        return self.folder / ".data"
+
+
+def new_page(browser, lab: Lab | RunningLab):
     """A page that shows JupyterLab, with nothing open but the scratch notebook."""
     page = browser.new_page(viewport=SIZE)
     page.set_default_timeout(60_000)
     nbformat.write(_notebook([]), lab.folder / SCRATCH)
-    page.goto(f"{lab.url}/lab/tree/{SCRATCH}?reset")
+    token = urlsplit(lab.address).query
+    page.goto(urljoin(lab.address, f"/lab/tree/{SCRATCH}?reset&{token}"))
     wait_until_in_front(page, SCRATCH)
     return page
 
