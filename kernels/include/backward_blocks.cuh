@@ -171,8 +171,8 @@ __device__ inline void hand_over(Shared& shared, const QueryGradients& dQ, int n
     wait_for(&shared.gate_dQ.empty, n % 2 ^ 1);
     float4* piece = reinterpret_cast<float4*>(shared.dQ + w * PIECE) + threadIdx.x % 128;
     #pragma unroll
-    for (int n = 0; n < 8; n++)
-        piece[128 * n] = make_float4(dQ[n][0], dQ[n][1], dQ[n][2], dQ[n][3]);
+    for (int c = 0; c < 8; c++)
+        piece[128 * c] = make_float4(dQ[c][0], dQ[c][1], dQ[c][2], dQ[c][3]);
     publish_tile();
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(&shared.gate_dQ.full);
