@@ -38,7 +38,7 @@ GEMM_WAIT, GEMM_EMPTY = "wait(&shared.full[stage]", "if (n >= STAGES) wait("
 GEMM_LOADS = ["load(shared.A[stage][0]", "load(shared.A[stage][1]", "load(shared.B[stage]"]
 GEMM_WRITE, GEMM_STORE = "* 64 + j / 4 * 8 + i % 4 * 2 + j % 2] = d[j];", "store(D, 128 * blockIdx.x"
 SCORES, OUTPUT = "multiply_transposed(flat(S), moved(q, d / 64", "multiply(flat(O), P[key / 16]"
-LOAD, LOAD_BOX = "fill(shared.K[buffer]", "load_box(tile, map, row, head, &gate.full, panel)"
+LOAD_BOX = "load_box(tile, map, row, head, &gate.full, panel)"
 STORE_O, WRITE_O = "store_box(map, i_w, head", "chunk[threadIdx.x % 4] = pack(O[n]"
 P_PRODUCT, P_WRITE = "multiply(O[half], moved(P", "*reinterpret_cast<unsigned*>(chunk + key % 8)"
 S_PRODUCT = "multiply_transposed(S, moved(Q, bytes)"
@@ -104,7 +104,7 @@ PLANTED = [
         REMOVAL,
         5,
         SCORES,
-        LOAD,
+        LOAD_BOX,
         "but nobody has waited for the phase",
     ),
     Planted("indexer", "wait_for_copies", "one group more in flight", 5, LOGITS, LOAD_Q, "no wait for it", "racecheck"),
