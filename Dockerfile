@@ -6,5 +6,7 @@ RUN cd /course && python -m pip install --no-cache-dir --extra-index-url https:/
     -c constraints.txt ".[lab]" && rm -r /course
 # The folder that compose.yaml takes from your machine. Progress and compiled kernels are kept there, too.
 ENV XDG_DATA_HOME=/my-course/.data XDG_CACHE_HOME=/my-course/.cache
+# Jupyter's keys need a folder whose files can be closed to others; one of Windows has none.
+ENV JUPYTER_RUNTIME_DIR=/tmp/jupyter
 EXPOSE 8888
 CMD ["python", "-m", "course_utils", "start", "/my-course", "--lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"]

@@ -36,13 +36,17 @@ NBVAL  := -p tests.helpers.nbval_pictures --nbval-lax --nbval-current-env --nbva
 export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
+# In a codespace the browser has the page by another name.
+DOMAIN := $(GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN)
+CODESPACE_FLAGS := $(if $(CODESPACE_NAME),--ServerApp.allow_remote_access=True \
+    --ServerApp.allow_origin=https://$(CODESPACE_NAME)-8888.$(DOMAIN))
 
 PARTS := lint classroom tests notebooks pages
 .PHONY: lab test test-all test-gpu mutants mutants-of-solutions outputs format bench exercises classroom release site badges $(PARTS:%=test-%)
 .DELETE_ON_ERROR:
 
 lab: $(STAMP)
-	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(ROOT_FLAG) $(CODESPACE_FLAGS) --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
 # $(call without,ROOMS): leaves them out of tests/.
 without = $(1:%=--ignore tests/%)

@@ -136,11 +136,12 @@ def caption(measurement: Measurement) -> str:
 
 
 def live_or_recorded(name: str, measure: Callable[[], list[Row]]) -> Measurement:
-    """The rows that `measure()` returns if this machine has a GPU, else the recorded ones; `caption` tells which.
+    """The rows that `measure()` returns on a GPU of compute capability 8.0 or newer, else the recorded ones; `caption`
+    tells which.
 
-    `measure` is not called without a GPU.
+    `measure` is not called otherwise: an older GPU lacks torch's FLASH and the instructions of some kernels.
     """
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0):
         return collect(name, measure(), "measured in the notebook")
     return load(name)
 

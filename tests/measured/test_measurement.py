@@ -55,12 +55,15 @@ def test_figures_cannot_be_saved_without_a_gpu(folder, no_gpu):
     assert not list(folder.iterdir())
 
 
-def test_live_with_a_gpu_recorded_without(folder, monkeypatch):
+def test_live_with_a_gpu_recorded_without_and_on_a_t4(folder, monkeypatch):
     measured.write(example())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     recorded = measured.live_or_recorded("02_example", lambda: pytest.fail("measured without a GPU"))
     assert recorded == example()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert measured.live_or_recorded("02_example", lambda: pytest.fail("measured on a T4")) == example()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
     live = measured.live_or_recorded("02_example", lambda: [{"median_ms": 3.0}])
     assert live.device == "another GPU" and live.rows == [{"median_ms": 3.0}]
