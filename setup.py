@@ -20,11 +20,11 @@ class BuildWithCourse(build_py):
     """Builds the package as usual, and copies the course's files into it."""
 
     def run(self) -> None:
-        super().run()
         if self.editable_mode:
-            return
+            return super().run()
+        shutil.rmtree(self.build_lib, ignore_errors=True)  # of an earlier build
+        super().run()
         target = Path(self.build_lib, "course_utils", COURSE["SOURCE_IN_WHEEL"].name)
-        shutil.rmtree(target, ignore_errors=True)  # of an earlier build
         for name in (*COURSE["FOLDERS"], SUBMISSIONS):
             shutil.copytree(name, target / name, ignore=NOT_SHIPPED)
         for name in COURSE["FILES"]:
