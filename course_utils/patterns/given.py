@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from course_utils.patterns.arguments import integers
 from course_utils.patterns.definition import Definition, Shape
@@ -46,6 +48,30 @@ def from_mask_mod(fn: MaskMod) -> Pattern:
     return Pattern("from_mask_mod", {"fn": fn}, lambda shape: Definition(mask), mask=mask)
 
 
+class _IndexByTensors(TorchFunctionMode):
+    """table[i] by torch's operator of that name, which does not ask for the value of i."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__getitem__:
+            indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+            if all(isinstance(index, Tensor) for index in indices):
+                return torch.ops.aten.index(args[0], list(indices))
+        return func(*args, **(kwargs or {}))
+
+
+def _indexing() -> AbstractContextManager[Any]:
+    """In which `torch.vmap` takes a mask_mod that looks up table[i]. Versions of torch after 2.9 do so."""
+    table = torch.zeros(1, dtype=torch.int64)
+    try:
+        torch.vmap(lambda i: table[i])(table)
+    except RuntimeError:
+        return _IndexByTensors()
+    return nullcontext()
+
+
+_INDEXING = _indexing()  # here, and not where a compiler traces it
+
+
 class NoMask(TypeError):
     """fn gives something else than a bool for a pair."""
 
@@ -54,7 +80,8 @@ def _of_pairs(fn: MaskMod, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor
     """fn of each pair of what i and j broadcast to; fn sees numbers without dimensions."""
 
     def of_pair(i: Tensor, j: Tensor) -> Tensor:
-        sees = fn(b, h, i, j)
+        with _INDEXING:
+            sees = fn(b, h, i, j)
         if not isinstance(sees, Tensor):
             raise NoMask(f"fn gives {type(sees).__name__}; it must give a bool tensor, as a comparison of i and j does")
         if sees.is_floating_point():

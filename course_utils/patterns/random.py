@@ -90,7 +90,7 @@ def _block_pattern(
             row, column, draws = i // block, j // block, table.to(i.device)
             kept = always(row, column)
             for n in range(draws.shape[1]):
-                kept = kept | ((draws[row.clamp(min=0), n] == column) & (row >= 0))
+                kept = kept | ((draws[:, n][row.clamp(min=0)] == column) & (row >= 0))
             return kept
 
         def blocks(size: int) -> Blocks:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from course_utils.reference.dense import attention, causal_mask
+from course_utils.reference.e4m3 import E4M3
 
 
 def decode_attention(
@@ -96,7 +97,12 @@ def paged_attention(
     positions = torch.arange(int(seq_lens.max()) if len(seq_lens) else 0, device=query.device)
     pages = block_table.long()[:, positions // page_size]
     pages = pages.masked_fill(positions >= seq_lens[:, None], 0)  # entries past a sequence's end may be anything
-    key, value = (tensor[pages, positions % page_size].transpose(1, 2) for tensor in (key_pages, value_pages))
+    places = pages, positions % page_size
+    if key_pages.dtype == E4M3:  # as bytes: on the CPU, torch 2.9 indexes no E4M3
+        key, value = (tensor.view(torch.uint8)[places].view(E4M3) for tensor in (key_pages, value_pages))
+    else:
+        key, value = key_pages[places], value_pages[places]
+    key, value = key.transpose(1, 2), value.transpose(1, 2)
     if cu_seq_q is None:
         return decode_attention(query, key, value, seq_lens=seq_lens, **options)
     return_lse = options.pop("return_lse", False)
