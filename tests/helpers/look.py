@@ -52,6 +52,7 @@ def faults(page: Page, address: str) -> dict[str, list[str]]:
         if device == next(iter(WIDTHS)):
             page.goto(address)
             wait_until_complete(page)
+        page.wait_for_function("(width) => innerWidth === width", arg=width)  # a busy machine resizes it late
         page.evaluate(SETTLED)
         pale = []
         for theme in THEMES:
