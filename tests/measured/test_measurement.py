@@ -65,6 +65,7 @@ def test_live_with_a_gpu_recorded_without_and_on_a_t4(folder, monkeypatch):
     assert measured.live_or_recorded("02_example", lambda: pytest.fail("measured on a T4")) == example()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)  # torch for CUDA asks a GPU for it
     live = measured.live_or_recorded("02_example", lambda: [{"median_ms": 3.0}])
     assert live.device == "another GPU" and live.rows == [{"median_ms": 3.0}]
 
