@@ -19,6 +19,12 @@ ROWS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def cudnn_version(monkeypatch):
+    """torch for CUDA asks a GPU for it, and these tests only pretend to have one."""
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+
+
 @pytest.fixture
 def recorded(tmp_path, monkeypatch):
     """One recorded chapter, on a machine without a GPU."""
@@ -113,7 +119,6 @@ def test_what_cannot_be_done_is_one_line_and_exit_status_1(recorded, capsys, wor
 def test_with_a_gpu_the_chapter_is_measured_and_recorded(recorded, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)  # torch for CUDA asks a GPU for it
     measures(monkeypatch, "02_flash_attention_minimal", [{"median_ms": 7.0}])
     assert bench_command("02_flash_attention_minimal") == 0
     assert measured.load("02_flash_attention_minimal") == recorded  # nothing kept without --record

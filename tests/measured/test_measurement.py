@@ -11,6 +11,12 @@ from course_utils import measured
 ROWS = [{"length": 1024, "median_ms": 1.5}, {"length": 2048, "median_ms": 6.0}]
 
 
+@pytest.fixture(autouse=True)
+def cudnn_version(monkeypatch):
+    """torch for CUDA asks a GPU for it, and these tests only pretend to have one."""
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr("course_utils.measured.measurement.FOLDER", tmp_path)
@@ -65,7 +71,6 @@ def test_live_with_a_gpu_recorded_without_and_on_a_t4(folder, monkeypatch):
     assert measured.live_or_recorded("02_example", lambda: pytest.fail("measured on a T4")) == example()
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "another GPU")
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91900)  # torch for CUDA asks a GPU for it
     live = measured.live_or_recorded("02_example", lambda: [{"median_ms": 3.0}])
     assert live.device == "another GPU" and live.rows == [{"median_ms": 3.0}]
 
