@@ -80,14 +80,15 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     const int items = problem.items * problem.heads;
     int item = blockIdx.x, round = 0;
     for (int t = 0; item < items; round++, item = next_item(counter, items)) {
-        const Work work = shared.work[round % 2] = work_of_item(problem, lists, item);
+        shared.work[round % 2] = work_of_item(problem, lists, item);
+        const Work& work = shared.work[round % 2];
         const int kv_head = work.head / problem.group;
-        Tile tile = tile_at(lists, work.first);
+        Tile next = tile_at(lists, work.first);   // read while the producer waits for the tile before
         for (int n = work.first; n < work.end; n++, t++) {
-            const Tile next = tile_at(lists, min(n + 1, work.end - 1));   // read while it waits
             const auto [buffer, parity] = place(t);
             wait_for(&shared.gate_K[buffer].empty, parity ^ 1);
-            shared.tiles[buffer] = tile;
+            const Tile& tile = shared.tiles[buffer] = next;
+            next = tile_at(lists, min(n + 1, work.end - 1));
             fill(shared.K[buffer], shared.gate_K[buffer], parity, K, tile.number * B_C, kv_head);
             for (int w = 0; w < CONSUMERS && n == work.first; w++)
                 fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
@@ -95,7 +96,8 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
             for (int w = 0; w < CONSUMERS; w++)
                 for (int warp = 0; warp < 4 && tile.bits[w] == UNSEEN; warp++)
                     arrive(&shared.gate_V[buffer].empty);
-            tile = next;
+            if (max(tile.bits[0], max(tile.bits[1], tile.bits[2])) == UNSEEN)   // nobody else waits for it
+                wait_until_full(shared.gate_V[buffer], parity);
         }
     }
     shared.work[round % 2] = Work{};
