@@ -47,10 +47,10 @@ class ListTile(NamedTuple):
         """Q and O of each consumer, the tiles of K and V, what these are, barriers, two items of work, a float for each
         consumer's thread."""
         tiles = 256 * self.head_dim * (self.consumers + self.buffers)
-        return tiles + 528 * self.consumers + 48 * self.buffers + 40
+        return tiles + 544 * self.consumers + 48 * self.buffers + 64
 
 
-TILES = {64: ListTile(64, 2, 4), 128: ListTile(128, 2, 4)}
+TILES = {64: ListTile(64, 2, 5), 128: ListTile(128, 2, 5)}
 
 
 class TileLists(NamedTuple):
@@ -74,13 +74,10 @@ def tile_lists(lists: BlockLists, consumers: int, heads: int) -> TileLists:
     """
     row, tile, bits = _pairs_of_tiles(lists)
     columns, blocks = ceil_div(lists.L_k, KEYS), ceil_div(lists.L_q, ROWS * consumers)
-    seen = torch.zeros(blocks, dtype=torch.bool, device=lists.device).index_fill_(0, row // consumers, True)
-    # A block without keys visits a tile, which no consumer sees.
-    codes = torch.cat([row // consumers * columns + tile, (~seen).nonzero()[:, 0] * columns])
-    codes, number = torch.unique(codes, return_inverse=True)
+    codes, number = torch.unique(row // consumers * columns + tile, return_inverse=True)
     tiles = torch.full((len(codes), 4), UNSEEN, dtype=torch.int32, device=lists.device)
     tiles[:, 0] = codes % columns
-    tiles[number[: len(row)], 1 + row % consumers] = bits
+    tiles[number, 1 + row % consumers] = bits
 
     counts = torch.bincount(codes // columns, minlength=blocks)
     share, typical = len(tiles) * heads / MULTIPROCESSORS, 2 * len(tiles) / blocks

@@ -11,18 +11,18 @@
 // layout Q, O [heads, L_q, D] and K, V [heads / group, L_k, D] through tensor maps with boxes of 64 rows
 //        (copy_engine.cuh), fp16 or bf16, heads = B·H; LSE [heads, L_q], fp32; query head h reads key head
 //        h / group
-//        items [items]: (block of B_R queries, first tile, end tile, part), the shortest first; at least a
-//        tile each; part −1: the block is not cut
+//        items [items]: (block of B_R queries, first tile, end tile, part), the shortest first;
+//        part −1: the block is not cut
 //        tiles: (tile of 64 keys, then for each consumer the first word of the bits of its 64 × 64 pairs,
 //        WHOLE or UNSEEN)
 //        bits: bit k % 32 of word k / 32 of row q: query q sees key k; rows are `stride` words apart
 //        O_parts [CONSUMERS · parts, heads, 64, D], LSE_parts [CONSUMERS · parts, heads, 64], fp32: consumer
 //        w has part w · parts + part
 //        counter: one int, 0 before the first launch, and 0 again after each
-// shared 256·D·(CONSUMERS + BUFFERS) + 528·CONSUMERS + 48·BUFFERS + 40 bytes, dynamic
+// shared 256·D·(CONSUMERS + BUFFERS) + 544·CONSUMERS + 48·BUFFERS + 64 bytes, dynamic
 // limits scale > 0; D 64 or 128; CONSUMERS 2 or 3; every key of a whole tile exists; bits past L_k are 0;
 //        stride a multiple of 2
-// options: -DD=64 -DBF16=0 -DCONSUMERS=2 -DBUFFERS=4 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DBUFFERS=4 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DBUFFERS=4 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DBUFFERS=4
+// options: -DD=64 -DBF16=0 -DCONSUMERS=2 -DBUFFERS=5 | -DD=64 -DBF16=1 -DCONSUMERS=2 -DBUFFERS=5 | -DD=128 -DBF16=0 -DCONSUMERS=2 -DBUFFERS=5 | -DD=128 -DBF16=1 -DCONSUMERS=2 -DBUFFERS=5
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 2; BigBird (2007.14062)
 constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
@@ -34,8 +34,11 @@ static_assert(CONSUMERS == 2 || CONSUMERS == 3, "CONSUMERS must be 2 or 3");
 #ifndef REACH
 #define REACH BUFFERS
 #endif
-#ifndef QREG
-#define QREG 0
+#ifndef QREG   // Q in registers
+#define QREG (CONSUMERS == 2)
+#endif
+#ifndef EARLY
+#define EARLY 0
 #endif
 
 // factor: scale · log2(e). heads: how many there are; at_once: how many a launch works on at a time; items:
@@ -48,19 +51,23 @@ struct Lists { const int4 *items, *tiles; const unsigned* bits; };
 constexpr int WHOLE = -1, UNSEEN = -2;
 struct Tile { int number, bits[3]; };
 
-// B_R queries of a head from i0 on; their tiles are `first` to `end` − 1. None: there is no more work.
+// B_R queries of a head from i0 on; their tiles are `first` to `end` − 1. i0 < 0: there is no more work.
 struct Work { int head, i0, first, end, part; };
 
 struct Shared {
-    scalar_t Q[CONSUMERS][ROWS * D], O[CONSUMERS][ROWS * D];
+    scalar_t Q[2][CONSUMERS][ROWS * D];   // in turn, and O in place of Q; with QREG the first is Q, the other O
     scalar_t K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
     Tile tiles[BUFFERS];            // what K and V are, and who sees them
-    Gate gate_Q[CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
-    Work work[2];                   // of this round and the next
-    float sink[CONSUMER_THREADS];   // see hold()
+    Gate gate_Q[2][CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
+    Work work[3];                   // of this round and the next two
+    float sink[CONSUMER_THREADS + 1];   // see hold()
 };
-static_assert(sizeof(Shared) == 256 * D * (CONSUMERS + BUFFERS) + 528 * CONSUMERS + 48 * BUFFERS + 40,
+static_assert(sizeof(Shared) == 256 * D * (CONSUMERS + BUFFERS) + 544 * CONSUMERS + 48 * BUFFERS + 64,
               "the header");
+
+__device__ inline Place q_place(int round) {
+    return QREG ? Place{0, round % 2} : Place{round % 2, round / 2 % 2};
+}
 
 __device__ inline Work work_of_item(const Problem& problem, const Lists& lists, int item) {
     const auto [head, block] = longest_first(item, problem.items, problem.heads, problem.at_once);
@@ -79,29 +86,30 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                                unsigned* counter, const Problem& problem, const Lists& lists) {
     const int items = problem.items * problem.heads;
     int item = blockIdx.x, round = 0;
-    for (int t = 0; item < items; round++, item = next_item(counter, items)) {
-        shared.work[round % 2] = work_of_item(problem, lists, item);
-        const Work& work = shared.work[round % 2];
+    for (int t = 0; item < items; round++) {
+        int following = EARLY ? next_item(counter, items) : 0;
+        const Work& work = shared.work[round % 3] = work_of_item(problem, lists, item);
         const int kv_head = work.head / problem.group;
-        Tile next = tile_at(lists, work.first);   // read while the producer waits for the tile before
+        Tile next;   // read while the producer waits for the tile before
+        if (work.first < work.end) next = tile_at(lists, work.first);
+        for (int w = 0; w < CONSUMERS; w++)
+            fill(shared.Q[q_place(round).buffer][w], shared.gate_Q[q_place(round).buffer][w],
+                 q_place(round).parity, Q, work.i0 + w * ROWS, work.head);
         for (int n = work.first; n < work.end; n++, t++) {
             const auto [buffer, parity] = place(t);
             wait_for(&shared.gate_K[buffer].empty, parity ^ 1);
             const Tile& tile = shared.tiles[buffer] = next;
             next = tile_at(lists, min(n + 1, work.end - 1));
             fill(shared.K[buffer], shared.gate_K[buffer], parity, K, tile.number * B_C, kv_head);
-            for (int w = 0; w < CONSUMERS && n == work.first; w++)
-                fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
             fill(shared.V[buffer], shared.gate_V[buffer], parity, V, tile.number * B_C, kv_head);
             for (int w = 0; w < CONSUMERS; w++)
                 for (int warp = 0; warp < 4 && tile.bits[w] == UNSEEN; warp++)
                     arrive(&shared.gate_V[buffer].empty);
-            if (max(tile.bits[0], max(tile.bits[1], tile.bits[2])) == UNSEEN)   // nobody else waits for it
-                wait_until_full(shared.gate_V[buffer], parity);
         }
+        item = EARLY ? following : next_item(counter, items);
     }
-    shared.work[round % 2] = Work{};
-    for (Gate& gate : shared.gate_Q) fill_with_nothing(gate, round % 2);
+    shared.work[round % 3] = {0, -1};
+    for (Gate& gate : shared.gate_Q[q_place(round).buffer]) fill_with_nothing(gate, q_place(round).parity);
 }
 
 // S = −∞ where the query does not see the key. words: the bits of the lane's two rows.
@@ -161,18 +169,26 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
                                float* LSE_parts, const Problem& problem, const Lists& lists) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
     for (int t = 0, round = 0; ; round++) {
-        wait_until_full(shared.gate_Q[w], round % 2);                   // line 3
-        const Work work = shared.work[round % 2];
-        __syncwarp();   // all lanes have read it, before one of them gives Q back for its warp
-        if (work.end == 0) break;
+        Gate& gate_Q = shared.gate_Q[q_place(round).buffer][w];
+        wait_until_full(gate_Q, q_place(round).parity);                 // line 3
+        const Work work = shared.work[round % 3];
+        if (work.i0 < 0) break;
         const int end = t + work.end - work.first, i_w = work.i0 + w * ROWS;
 #if QREG
         Queries queries;
-        load_queries(queries, shared.Q[w]);
-        give_back(shared.gate_Q[w]);
+        load_queries(queries, shared.Q[0][w]);
+        __syncwarp();   // all lanes have read it
+        give_back(gate_Q);
 #else
-        const scalar_t* queries = shared.Q[w];
+        const scalar_t* queries = shared.Q[round % 2][w];
 #endif
+        bool holds = !QREG && round > 0;   // the last round's place for Q, in which O was
+        auto give_back_last = [&] {
+            if (!holds) return;
+            if (threadIdx.x % 128 == 0) wait_for_stores();
+            give_back(shared.gate_Q[(round + 1) % 2][w]);
+            holds = false;
+        };
         Rows rows;                                                      // line 2
         Output O = {};
         Scores S;
@@ -224,8 +240,9 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         // A run of tiles. It ends where the next tile cannot come before V of the last one is given back.
         while (find_tile(end)) {
             meet_tile(true, t);
+            give_back_last();
             int last = t++;
-            while (find_tile(min(end, last + 1 + REACH))) {             // line 7
+            while (REACH && find_tile(min(end, last + 1 + REACH))) {             // line 7
                 meet_tile(false, last);
                 last = t++;
             }
@@ -235,10 +252,16 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
             wait_for_product<0>(O);
             give_back(shared.gate_V[buffer]);
         }
-        if (!QREG) give_back(shared.gate_Q[w]);
+        give_back_last();
         if (work.part < 0) {
             normalize(O, rows, LSE + (long long)work.head * problem.L_q + i_w, problem.L_q - i_w);   // line 20
-            store_output(shared, O, out, i_w, work.head, w);
+            scalar_t* staged = shared.Q[QREG ? 1 : round % 2][w];
+            if (QREG && threadIdx.x % 128 == 0) wait_for_stores();
+            sync_threads(1 + w, 128);   // all are done with Q, or the O before has left
+            write_tile(staged, O);
+            publish_tile();
+            sync_threads(1 + w, 128);
+            if (threadIdx.x % 128 == 0) store_box(out, i_w, work.head, staged);
         } else {
             const long long part = (long long)(w * problem.parts + work.part) * problem.heads + work.head;
             normalize(O, rows, LSE_parts + part * ROWS, ROWS);
@@ -259,7 +282,7 @@ block_sparse_forward(const __grid_constant__ TensorMap Q, const __grid_constant_
     const Problem problem = {L_q, group, scale * LOG2_E, heads, at_once, item_count, stride, parts};
     const Lists lists = {items, tiles, bits};
     if (threadIdx.x == 0) {
-        initialize(shared.gate_Q, 4);
+        for (auto& gates : shared.gate_Q) initialize(gates, 4);
         initialize(shared.gate_K, 4 * CONSUMERS);
         initialize(shared.gate_V, 4 * CONSUMERS);
         publish_barriers();
