@@ -89,7 +89,7 @@ def dense(
         }
         pattern = patterns.causal() if is_causal else patterns.full()
         work = f"{pattern.kind}, d = {head_dim}"
-        _require_outputs(work, functions, inputs, pattern)
+        require_outputs(work, functions, inputs, pattern)
         rows += timed_pairs(DENSE, work, length, functions)
     return rows
 
@@ -112,7 +112,7 @@ def dense_backward(
             FLASH_4: installed_peers.flash_4_backward(*inputs, grad_output, is_causal=True),
         }
         work = f"causal, d = {head_dim}"
-        _require_gradients(work, functions, inputs, grad_output, patterns.causal())
+        require_gradients(work, functions, inputs, grad_output, patterns.causal())
         rows += timed_pairs(DENSE_BACKWARD, work, length, functions)
     return rows
 
@@ -149,7 +149,7 @@ def windows_backward(
             FLASH_4: installed_peers.flash_4_backward(*inputs, grad_output, is_causal=True, window=size),
         }
         work = f"window of {size}"
-        _require_gradients(work, functions, inputs, grad_output, pattern)
+        require_gradients(work, functions, inputs, grad_output, pattern)
         kernel = choose_kernel(pattern, length, differentiable=True, device=device).kernel
         rows += timed_pairs(WINDOWS_BACKWARD, work, length, functions, kernel)
     return rows
@@ -187,7 +187,7 @@ def _sparse(part: str, work: str, inputs: Sequence[Tensor], pattern: Pattern, pe
     """`sparse_attention` beside its peers on a pattern, after a check of each."""
     length, device = inputs[0].shape[2], inputs[0].device
     functions = {SPARSE: functools.partial(sparse_attention, *inputs, pattern)} | peers
-    _require_outputs(f"{work}, L = {length}", functions, inputs, pattern)
+    require_outputs(f"{work}, L = {length}", functions, inputs, pattern)
     return timed_pairs(part, work, length, functions, choose_kernel(pattern, length, device=device).kernel)
 
 
@@ -223,24 +223,27 @@ def core(
 # ---------------------------------------------------------------------------------------------- right, and timed
 
 
-def _require_outputs(work: str, functions: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern) -> None:
+def require_outputs(work: str, functions: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern) -> None:
     """Raises RuntimeError unless 32 rows of every output are those of fp32 torch."""
     chosen, expected = some_rows(*inputs, pattern)
     for name, function in functions.items():
         deepseek_sparse.require_right(f"{name}, {work}", function()[:, :, chosen], expected, MOST_OFF)
 
 
-def _require_gradients(
+def require_gradients(
     work: str, functions: dict[str, Gradients], inputs: Sequence[Tensor], grad_output: Tensor, pattern: Pattern
 ) -> None:
-    """Raises RuntimeError unless dq, dk and dv of the first head are those of fp32 torch."""
-    head = [tensor[:1, :1] for tensor in (*inputs, grad_output)]
-    mask = pattern.mask(head[0].shape[2], device=head[0].device)
+    """Raises RuntimeError unless dq, dk and dv of the first key head and its query heads are those of fp32 torch."""
+    query, key, value = inputs
+    group = slice(query.shape[1] // key.shape[1])
+    heads = query[:1, group], key[:1, :1], value[:1, :1], grad_output[:1, group]
+    mask = pattern.mask(query.shape[2], key.shape[2], device=query.device)
     with reference.full_float32():
-        expected = reference.attention_gradients(*head, attn_mask=mask, dtype=torch.float32)
+        expected = reference.attention_gradients(*heads, attn_mask=mask, enable_gqa=True, dtype=torch.float32)
     for name, function in functions.items():
         for which, found, right in zip(("dq", "dk", "dv"), function(), expected, strict=True):
-            deepseek_sparse.require_right(f"{which} of {name}, {work}", found[:1, :1], right, GRADIENT_OFF)
+            some = found[:1, : right.shape[1]]
+            deepseek_sparse.require_right(f"{which} of {name}, {work}", some, right, GRADIENT_OFF)
 
 
 def timed_pairs(
