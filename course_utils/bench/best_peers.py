@@ -34,6 +34,7 @@ from course_utils.measured.best_peers import (
     DOCUMENTS,
     FLASH_4,
     FLASH_MLA,
+    NARROW_WINDOWS,
     WINDOWS,
     WINDOWS_BACKWARD,
     Pair,
@@ -65,7 +66,7 @@ def best_peers() -> list[Row]:
     """
     for package in (installed_peers.FLASH_4, installed_peers.FLASH_MLA):
         installed_peers.load(package)
-    return all_parts((dense, dense_backward, windows, windows_backward, documents_packed, blocks, core))
+    return all_parts((dense, dense_backward, windows, narrow_windows, windows_backward, documents_packed, blocks, core))
 
 
 # ---------------------------------------------------------------------------------------------- dense attention
@@ -126,22 +127,33 @@ def windows(
     heads: int = HEADS,
     lengths: Sequence[int] = (4096, 16384, 131072),
     sizes: Sequence[int] = WINDOW_SIZES,
+    head_dim: int = HEAD_DIM,
+    part: str = WINDOWS,
 ) -> list[Row]:
     """Sliding windows, causal, beside flash-attn-4's own."""
     rows: list[Row] = []
     for size, length in itertools.product(sizes, lengths):
-        inputs = random_inputs((1, heads, length, HEAD_DIM), device)
+        inputs = random_inputs((1, heads, length, head_dim), device)
         peers = {FLASH_4: installed_peers.flash_4(*inputs, is_causal=True, window=size)}
-        rows += _sparse(WINDOWS, f"window of {size}", inputs, patterns.sliding_window(size), peers)
+        rows += _sparse(part, f"window of {size}", inputs, patterns.sliding_window(size), peers)
     return rows
 
 
+def narrow_windows(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = (4096, 16384)) -> list[Row]:
+    """The same with 64 columns."""
+    return windows(device=device, heads=heads, lengths=lengths, head_dim=64, part=NARROW_WINDOWS)
+
+
 def windows_backward(
-    *, device: str = "cuda", heads: int = HEADS, length: int = 16384, sizes: Sequence[int] = WINDOW_SIZES
+    *,
+    device: str = "cuda",
+    heads: int = HEADS,
+    lengths: Sequence[int] = (4096, 16384, 32768),
+    sizes: Sequence[int] = WINDOW_SIZES,
 ) -> list[Row]:
     """The backward pass alone of sliding windows."""
     rows: list[Row] = []
-    for size in sizes:
+    for size, length in itertools.product(sizes, lengths):
         *inputs, grad_output = random_inputs((1, heads, length, HEAD_DIM), device, count=4)
         pattern = patterns.sliding_window(size)
         functions: dict[str, Gradients] = {
