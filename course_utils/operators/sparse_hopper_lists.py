@@ -15,69 +15,47 @@ from course_utils.operators.attention import Call, int_scalars
 from course_utils.operators.hopper_launch import L2_SHARE, ROWS, blocks_that_stay, map_as
 from course_utils.operators.sparse_parts import parts_argument
 from course_utils.operators.sparse_work import Work, split_evenly
-from course_utils.operators.tensor_core import HEAD_DIMS, defines, kernel
+from course_utils.operators.tensor_core import defines, kernel
 from course_utils.patterns import BlockLists
 
 BLOCK_SPARSE_FORWARD = "04_sparse_patterns/block_sparse_hopper.cu"
+HEAD_DIM = 128  # the only one: see the kernel
+OPTIONS = defines(D=HEAD_DIM)  # all but the dtype's
+CONSUMERS, BUFFERS = 2, 5
+THREADS = 128 * (CONSUMERS + 1)
+# Q and O of each consumer, the tiles of K and V, what these are, barriers, two items of work.
+SHARED_BYTES = 256 * HEAD_DIM * (CONSUMERS + BUFFERS) + 296
 KEYS = 64  # of a tile
 WHOLE, UNSEEN = -1, -2  # of a tile, in the place of its bits
 MULTIPROCESSORS = 132  # of a large GPU
-SHORTEST_PART = 16  # tiles: cutting a shorter list, and merging it again, does not pay
-
-
-class ListTile(NamedTuple):
-    """Options of block_sparse_hopper.cu."""
-
-    head_dim: int
-    consumers: int
-    buffers: int
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """All options but the dtype's."""
-        return defines(D=self.head_dim, CONSUMERS=self.consumers, BUFFERS=self.buffers)
-
-    @property
-    def threads(self) -> int:
-        """128 for each consumer, and the producer's."""
-        return 128 * (self.consumers + 1)
-
-    @property
-    def shared_bytes(self) -> int:
-        """Q and O of each consumer, the tiles of K and V, what these are, barriers, two items of work, a float for each
-        consumer's thread."""
-        tiles = 256 * self.head_dim * (self.consumers + self.buffers)
-        return tiles + 544 * self.consumers + 48 * self.buffers + 64
-
-
-TILES = {64: ListTile(64, 2, 5), 128: ListTile(128, 2, 5)}
+SHORTEST_PART = 32  # tiles: cutting a shorter list, and merging it again, does not pay
 
 
 class TileLists(NamedTuple):
     """What the blocks of threads of block_sparse_hopper.cu do, of a head.
 
     tiles: int32 `[n, 4]`, (tile of 64 keys, then for each consumer the first word of the bits of its 64 × 64 pairs,
-    WHOLE or UNSEEN). work: its items are blocks of the consumers' rows, the shortest first; its rows that are split and
-    their parts are of 64 rows.
+    WHOLE or UNSEEN; unused). work: its items are blocks of the consumers' rows, the shortest first; its rows that are
+    split and their parts are of 64 rows.
     """
 
     tiles: Tensor
     work: Work
 
 
-def tile_lists(lists: BlockLists, consumers: int, heads: int) -> TileLists:
-    """The tiles that each 64 · consumers rows see, each tile once, as pieces of work for `heads` heads of the whole
-    batch.
+def tile_lists(lists: BlockLists, heads: int) -> TileLists:
+    """The tiles that each block of 64 · CONSUMERS rows sees, each tile once, as pieces of work for `heads` heads of the
+    whole batch.
 
     A list is cut if it is longer than an eighth of a multiprocessor's share, unless most are about as long, or there
     are too few to go round; as `sparse_work.work_items` does it.
     """
     row, tile, bits = _pairs_of_tiles(lists)
-    columns, blocks = ceil_div(lists.L_k, KEYS), ceil_div(lists.L_q, ROWS * consumers)
-    codes, number = torch.unique(row // consumers * columns + tile, return_inverse=True)
+    columns, blocks = ceil_div(lists.L_k, KEYS), ceil_div(lists.L_q, ROWS * CONSUMERS)
+    codes, number = torch.unique(row // CONSUMERS * columns + tile, return_inverse=True)
     tiles = torch.full((len(codes), 4), UNSEEN, dtype=torch.int32, device=lists.device)
     tiles[:, 0] = codes % columns
-    tiles[number, 1 + row % consumers] = bits
+    tiles[number, 1 + row % CONSUMERS] = bits
 
     counts = torch.bincount(codes // columns, minlength=blocks)
     share, typical = len(tiles) * heads / MULTIPROCESSORS, 2 * len(tiles) / blocks
@@ -85,8 +63,8 @@ def tile_lists(lists: BlockLists, consumers: int, heads: int) -> TileLists:
     items = pieces.items
     items[:, 1:3] += (counts.cumsum(0) - counts)[items[:, :1]]
     shortest_first = torch.argsort(items[:, 2] - items[:, 1], stable=True)
-    split_rows = _rows_of_consumers(pieces, consumers, ceil_div(lists.L_q, ROWS))
-    work = Work(items[shortest_first].int().contiguous(), split_rows.int().contiguous(), consumers * pieces.parts)
+    split_rows = _rows_of_consumers(pieces, ceil_div(lists.L_q, ROWS))
+    work = Work(items[shortest_first].int().contiguous(), split_rows.int().contiguous(), CONSUMERS * pieces.parts)
     return TileLists(tiles, work)
 
 
@@ -104,25 +82,25 @@ def _pairs_of_tiles(lists: BlockLists) -> tuple[Tensor, Tensor, Tensor]:
     return row[exists], tile[exists], bits[exists]
 
 
-def _rows_of_consumers(pieces: Work, consumers: int, rows: int) -> Tensor:
+def _rows_of_consumers(pieces: Work, rows: int) -> Tensor:
     """The split rows of 64 queries, int64 `[m, 4]`, as merge_parts takes them. Consumer w has the parts from
     w · pieces.parts on."""
-    consumer = torch.arange(consumers, device=pieces.items.device)
+    consumer = torch.arange(CONSUMERS, device=pieces.items.device)
     block, first, end, nothing = pieces.split_rows[:, :, None].unbind(1)
     first, end = first + consumer * pieces.parts, end + consumer * pieces.parts
-    split = torch.stack((block * consumers + consumer, first, end, nothing.expand_as(first)), dim=2).flatten(0, 1)
+    split = torch.stack((block * CONSUMERS + consumer, first, end, nothing.expand_as(first)), dim=2).flatten(0, 1)
     return split[split[:, 0] < rows]
 
 
-def forward(call: Call, lists: BlockLists, tile: ListTile, found: TileLists) -> ReadyLaunch:
+def forward(call: Call, lists: BlockLists, found: TileLists) -> ReadyLaunch:
     """The launch with query, key, value, out and lse, and the parts and their lse if `found.work` has some."""
     batch, heads, _, _ = call.query_shape
     query_length, _, group, factor = call.scalars
     items, of_rows, of_keys = found.work.items, map_as(call.query_shape, ROWS), map_as(call.key_shape, KEYS)
     return ReadyLaunch(
-        kernel(BLOCK_SPARSE_FORWARD, tile.options, call.dtype, "block_sparse_forward"),
+        kernel(BLOCK_SPARSE_FORWARD, OPTIONS, call.dtype, "block_sparse_forward"),
         (min(len(items) * batch * heads, blocks_that_stay(call.device)),),
-        (tile.threads,),
+        (THREADS,),
         (
             *(of_rows, of_keys, of_keys, of_rows),
             *(LAID_OUT, COUNTER),
@@ -130,9 +108,9 @@ def forward(call: Call, lists: BlockLists, tile: ListTile, found: TileLists) -> 
             *(query_length, group, factor),
             *int_scalars(batch * heads, heads_at_once(call)),
             *(items, np.int32(len(items)), found.tiles, lists.bits),
-            *int_scalars(lists.block // 32, found.work.parts // tile.consumers),
+            *int_scalars(lists.block // 32, found.work.parts // CONSUMERS),
         ),
-        tile.shared_bytes,
+        SHARED_BYTES,
     )
 
 
@@ -142,8 +120,3 @@ def heads_at_once(call: Call) -> int:
     _, kv_heads, key_length, _ = call.key_shape
     kept = L2_SHARE * heads // (2 * kv_heads * key_length * head_dim * call.dtype.itemsize)
     return min(max(1, kept), batch * heads)
-
-
-def forward_options() -> list[tuple[str, ...]]:
-    """The options in use, for modules that are compiled ahead of time."""
-    return [TILES[head_dim].options for head_dim in HEAD_DIMS]

@@ -252,13 +252,14 @@ def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, .
 
 
 class ListMask(NamedTuple):
-    """Launches of block_sparse.cu, on a Hopper GPU block_sparse_hopper.cu, and block_sparse_backward.cu."""
+    """Launches of block_sparse.cu, on a Hopper GPU also of block_sparse_hopper.cu, and block_sparse_backward.cu."""
 
     lists: BlockLists
 
     def forward(self, call: Call) -> Forward:
         lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
-        if takes_wgmma(call.device) and call.is_plain:
+        # With 64 columns an H200 would gain 1 % by it (BigBird, 16 K tokens).
+        if takes_wgmma(call.device) and call.is_plain and head_dim == sparse_hopper_lists.HEAD_DIM:
             return self._on_hopper(call)
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
         work = work_items(lists, batch * heads)
@@ -274,9 +275,8 @@ class ListMask(NamedTuple):
 
     def _on_hopper(self, call: Call) -> Forward:
         """By block_sparse_hopper.cu."""
-        tile = sparse_hopper_lists.TILES[call.query_shape[3]]
-        found = sparse_hopper_lists.tile_lists(self.lists, tile.consumers, math.prod(call.query_shape[:2]))
-        attend = sparse_hopper_lists.forward(call, self.lists, tile, found)
+        found = sparse_hopper_lists.tile_lists(self.lists, math.prod(call.query_shape[:2]))
+        attend = sparse_hopper_lists.forward(call, self.lists, found)
         return self._with_merge(attend, call, found.work, hopper_launch.ROWS)
 
     def _with_merge(self, attend: ReadyLaunch, call: Call, work: Work, rows: int) -> Forward:
@@ -328,7 +328,7 @@ class ListMask(NamedTuple):
 
 
 class _SplitRows(NamedTuple):
-    """The launches of block_sparse.cu and of merge_parts. shape: of the parts, which each call allocates."""
+    """The launches of block_sparse_forward and of merge_parts. shape: of the parts, which each call allocates."""
 
     attend: ReadyLaunch
     merge: ReadyLaunch
@@ -454,6 +454,6 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     ]
     if takes_wgmma(device):
         options += [("range_hopper", of_file) for of_file in sparse_hopper.forward_options()]
-        options += [("block_sparse_hopper", of_file) for of_file in sparse_hopper_lists.forward_options()]
+        options.append(("block_sparse_hopper", sparse_hopper_lists.OPTIONS))
         options += [("range_backward_hopper", hopper_launch.BackwardTile(head_dim).options) for head_dim in HEAD_DIMS]
     return [module(f"{FOLDER}/{file}.cu", of_file, dtype) for file, of_file in options]

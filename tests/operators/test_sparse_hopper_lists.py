@@ -12,8 +12,15 @@ from course_utils.cuda import KernelError, read_kernel
 from course_utils.emulator import sanitize
 from course_utils.operators import block_sparse_attention, sparse_attention, sparse_hopper_lists, sparse_launch
 from course_utils.operators.attention import Call
-from course_utils.operators.sparse_hopper_lists import BLOCK_SPARSE_FORWARD, UNSEEN, WHOLE, tile_lists
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS
+from course_utils.operators.sparse_hopper_lists import (
+    BLOCK_SPARSE_FORWARD,
+    CONSUMERS,
+    HEAD_DIM,
+    UNSEEN,
+    WHOLE,
+    tile_lists,
+)
+from course_utils.operators.tensor_core import DTYPES
 from course_utils.patterns import BlockLists
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
@@ -59,7 +66,7 @@ def check(name, lengths, n=0, *, block=64, device="cpu", dtype=HALF, gradients=F
         "batch": 1 + n % 2,
         "heads": 2,
         "kv_heads": 1 + (n // 2) % 2,
-        "head_dim": HEAD_DIMS[n // 3 % 2],
+        "head_dim": HEAD_DIM,
         "kind": checks.KINDS[n % len(checks.KINDS)],
         "scale": (None, None, 0.25)[n % 3],
     }
@@ -104,12 +111,11 @@ def test_gradients_are_correct(device):
 @pytest.mark.parametrize("name", PATTERNS)
 def test_all_lengths_on_a_gpu(name, dtype, block):
     for n, lengths in enumerate((*LENGTHS, (1000, 1000), (1500, 2500), (5000, 5000))):
-        for head_dim in HEAD_DIMS:
-            check(name, lengths, n, block=block, device="cuda", dtype=dtype, head_dim=head_dim)
+        check(name, lengths, n, block=block, device="cuda", dtype=dtype)
 
 
 def test_every_run_gives_the_same_bits(device, short_parts):
-    inputs = [random(1, 4, 700, 128, device=device, seed=seed) for seed in range(3)]
+    inputs = [random(1, 4, 700, HEAD_DIM, device=device, seed=seed) for seed in range(3)]
     pattern = PATTERNS["BigBird"]()
     first = sparse_attention(*inputs, pattern, return_lse=True)
     for _ in range(99 if device.type == "cuda" else 1):
@@ -121,13 +127,13 @@ def test_the_sanitizer_finds_nothing(short_parts):
     with sanitize() as report:
         for name, block, lengths in (("BigBird", 64, (500, 500)), ("far apart", 64, (640, 640))):
             lists = PATTERNS[name]().block_lists(*lengths, block=block)
-            query, key, value = (random(1, 2, length, 64) for length in (lengths[0], lengths[1], lengths[1]))
+            query, key, value = (random(1, 2, length, HEAD_DIM) for length in (lengths[0], lengths[1], lengths[1]))
             block_sparse_attention(query, key, value, lists)
     assert report.launches >= 3 and not report.findings, str(report)
 
 
 def test_a_row_with_nan_stays_nan_and_the_others_do_not(short_parts):
-    query, key, value = (random(1, 1, 400, 64, seed=seed) for seed in range(3))
+    query, key, value = (random(1, 1, 400, HEAD_DIM, seed=seed) for seed in range(3))
     query[0, 0, [70, 200]] = torch.nan
     out, lse = sparse_attention(query, key, value, patterns.global_tokens([70]), return_lse=True)
     rows = out.isnan().all(-1)[0, 0]
@@ -135,7 +141,10 @@ def test_a_row_with_nan_stays_nan_and_the_others_do_not(short_parts):
 
 
 def test_rows_that_see_no_key():
-    query, (key, value) = random(1, 1, 300, 64, seed=0), (random(1, 1, 100, 64, seed=seed) for seed in (1, 2))
+    query, (key, value) = (
+        random(1, 1, 300, HEAD_DIM, seed=0),
+        (random(1, 1, 100, HEAD_DIM, seed=seed) for seed in (1, 2)),
+    )
     lists = PATTERNS["causal"]().block_lists(300, 100)
     with checks.poisoned_outputs():
         out, lse = block_sparse_attention(query, key, value, lists, return_lse=True)
@@ -147,7 +156,7 @@ def test_lists_without_an_entry():
     lists = BlockLists(64, 70, 70, torch.zeros(3, dtype=torch.int32), nothing, nothing, nothing.view(0, 64, 2))
     with checks.poisoned_outputs():
         out, lse = block_sparse_attention(
-            *(random(1, 1, 70, 64, seed=seed) for seed in range(3)), lists, return_lse=True
+            *(random(1, 1, 70, HEAD_DIM, seed=seed) for seed in range(3)), lists, return_lse=True
         )
     assert not out.any() and (lse == -torch.inf).all()
 
@@ -155,27 +164,26 @@ def test_lists_without_an_entry():
 # ---------------------------------------------------------------------------------------------- the lists
 
 
-@pytest.mark.parametrize("consumers", [2, 3])
 @pytest.mark.parametrize("block", patterns.lists.BLOCKS)
 @pytest.mark.parametrize("name", ["BigBird", "strewn", "causal"])
-def test_the_lists_say_the_mask(name, block, consumers):
+def test_the_lists_say_the_mask(name, block):
     """Tile by tile, as the kernel reads them."""
     lists = PATTERNS[name]().block_lists(700, 800, block=block)
-    found = tile_lists(lists, consumers, 1)
+    found = tile_lists(lists, 1)
     mask, words = torch.zeros(11 * 64, 13 * 64, dtype=torch.bool), lists.bits.flatten()
     met = torch.zeros(len(found.tiles), dtype=torch.int32)
     for of_block, first, end, _ in found.work.items.tolist():
         met[first:end] += 1
         for tile, *bits in found.tiles[first:end].tolist():
-            assert len(bits) == 3 and set(bits[consumers:]) <= {UNSEEN} and max(bits) > UNSEEN
-            for w, at in enumerate(bits):
+            assert max(bits[:CONSUMERS]) > UNSEEN
+            for w, at in enumerate(bits[:CONSUMERS]):
                 if at == UNSEEN:
                     continue
                 rows = torch.arange(64)[:, None] * (block // 32) + torch.arange(64) // 32
                 seen = torch.ones(64, 64, dtype=torch.bool)
                 if at != WHOLE:
                     seen = (words[at + rows] >> torch.arange(64) % 32 & 1).bool()
-                i0, j0 = (of_block * consumers + w) * 64, tile * 64
+                i0, j0 = (of_block * CONSUMERS + w) * 64, tile * 64
                 assert not mask[i0 : i0 + 64, j0 : j0 + 64].any()
                 mask[i0 : i0 + 64, j0 : j0 + 64] = seen
     assert torch.equal(mask[:700, :800], lists.mask()) and (met == 1).all()
@@ -183,7 +191,7 @@ def test_the_lists_say_the_mask(name, block, consumers):
 
 def test_long_lists_are_cut_and_the_longest_items_come_last():
     lists = (patterns.bigbird() | patterns.global_tokens([5000])).block_lists(20_000)
-    tiles, work = tile_lists(lists, 2, 4)
+    tiles, work = tile_lists(lists, 4)
     block, starts, ends, parts = work.items.long().T
     counts = ends - starts
     assert counts.diff().ge(0).all() and int(counts.sum()) == len(tiles)
@@ -197,15 +205,17 @@ def test_long_lists_are_cut_and_the_longest_items_come_last():
 
 @pytest.mark.parametrize("length", [1 << 13, 1 << 17])
 def test_rows_of_about_the_same_length_stay_whole(length):
-    assert tile_lists(patterns.sliding_window(4096).block_lists(length), 2, 16).work.parts == 0
+    assert tile_lists(patterns.sliding_window(4096).block_lists(length), 16).work.parts == 0
 
 
 def test_what_comes_to_the_kernel(monkeypatch):
-    """A softcap or sinks stay with block_sparse.cu."""
+    """A softcap, sinks and 64 columns stay with block_sparse.cu."""
     taken = []
     monkeypatch.setattr(sparse_hopper_lists, "forward", lambda call, *lists: taken.append(call))
-    call = Call(torch.Size((1, 1, 64, 64)), torch.Size((1, 1, 64, 64)), HALF, torch.device("cpu"), 1.0)
-    for each in (call, call._replace(softcap=5.0), call._replace(has_sinks=True)):
+    shape, narrow = torch.Size((1, 1, 64, HEAD_DIM)), torch.Size((1, 1, 64, 64))
+    call = Call(shape, shape, HALF, torch.device("cpu"), 1.0)
+    others = {"softcap": 5.0}, {"has_sinks": True}, {"query_shape": narrow, "key_shape": narrow}
+    for each in (call, *(call._replace(**other) for other in others)):
         sparse_launch.ListMask(patterns.bigbird().block_lists(64)).forward(each)
     assert taken == [call]
 
@@ -215,27 +225,26 @@ def test_what_comes_to_the_kernel(monkeypatch):
 
 def test_the_header_lists_the_options_in_use():
     listed = {frozenset(options) for options in compile_options(read_kernel(BLOCK_SPARSE_FORWARD))}
-    assert listed == {frozenset((*o, f"-DBF16={b}")) for o in sparse_hopper_lists.forward_options() for b in (0, 1)}
+    assert listed == {frozenset((*sparse_hopper_lists.OPTIONS, f"-DBF16={bf16}")) for bf16 in (0, 1)}
 
 
-@pytest.mark.parametrize("tile", sparse_hopper_lists.TILES.values())
-def test_shared_memory_is_what_the_kernel_lays_out_and_next_to_nothing_spills(tile):
+def test_shared_memory_is_what_the_kernel_lays_out_and_nothing_spills():
+    threads, shared_bytes = sparse_hopper_lists.THREADS, sparse_hopper_lists.SHARED_BYTES
     code = read_kernel(BLOCK_SPARSE_FORWARD)
-    code += f"\nstatic_assert(CONSUMER_THREADS + 128 == {tile.threads} && sizeof(Shared) == {tile.shared_bytes});\n"
-    for found in nvrtc.compile_kernel(code, "sm_90a", (*tile.options, "-DBF16=0")).resources.values():
-        assert max(found.spill_stores, found.spill_loads) <= 32, found
+    code += f"\nstatic_assert(CONSUMER_THREADS + 128 == {threads} && sizeof(Shared) == {shared_bytes});\n"
+    for found in nvrtc.compile_kernel(code, "sm_90a", (*sparse_hopper_lists.OPTIONS, "-DBF16=0")).resources.values():
+        assert not found.spill_stores and not found.spill_loads, found
 
 
 @pytest.mark.parametrize(
     ("right", "wrong", "name", "lengths"),
     [
-        ("if (bits != WHOLE) mask(S, words);", "", "strewn", (130, 150)),
-        ("* problem.stride", "* 2", "strewn, 128", (130, 150)),
+        ("if (bits != WHOLE) mask(S, seen);", "", "strewn", (130, 150)),
+        ("row * stride", "row * 2", "strewn, 128", (130, 150)),
         ("(n % 4 * 8 + e)", "(n % 4 * 8)", "strewn", (130, 150)),
         ("words[r].y >>", "words[r].x >>", "strewn", (130, 150)),
         (".bits[w];", ".bits[0];", "BigBird", (300, 300)),
-        ("last + 1 + REACH", "end", "far apart", (640, 640)),
-        ("tile.bits[w] == UNSEEN; warp++", "false; warp++", "far apart", (640, 640)),
+        ("give_back(shared.gate_V[buffer]);\n                continue", "continue", "far apart", (640, 640)),
     ],
 )
 def test_a_broken_kernel_fails_the_check(break_kernel, right, wrong, name, lengths):
