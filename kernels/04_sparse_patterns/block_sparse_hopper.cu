@@ -32,8 +32,8 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 64, BUFFERS = 5;
 #include "consumers.cuh"
 #include "items.cuh"
 
-// With D = 64 Q and P have as many registers. ptxas (CUDA 13.0) then gives both the same ones, and from a
-// consumer's second tile on the scores are wrong.
+// With D = 64 Q and P have as many registers. ptxas (CUDA 12.8 to 13.0) then gives both the same ones, and
+// from a consumer's second tile on the scores are wrong.
 static_assert(D == 128, "D must be 128");
 
 // factor: scale · log2(e). heads: how many there are; at_once: how many a launch works on at a time; items:
@@ -140,7 +140,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         wait_until_full(shared.gate_Q[w], round % 2);
         const Work work = shared.work[round % 2];
         if (work.i0 < 0) break;
-        Queries queries;
+        QueryFragments queries;
         load_queries(queries, shared.Q[w]);
         __syncwarp();   // all lanes have read work and Q, before one of them gives Q back for its warp
         give_back(shared.gate_Q[w]);

@@ -59,9 +59,9 @@ __device__ inline void wait_for_product(float (&product)[SIZE][4]) { wgmma_wait<
 __device__ inline int warp_row() { return threadIdx.x % 128 / 32 * 16; }
 
 // Q in registers, the left factor of Q Kᵀ: shared memory is read once, and not for each tile of keys.
-typedef unsigned Queries[D / 16][4];
+typedef unsigned QueryFragments[D / 16][4];
 
-__device__ inline void load_queries(Queries& queries, const scalar_t* Q) {
+__device__ inline void load_queries(QueryFragments& queries, const scalar_t* Q) {
     const int lane = threadIdx.x % 32;
     #pragma unroll
     for (int d = 0; d < D / 16; d++) {
@@ -71,7 +71,7 @@ __device__ inline void load_queries(Queries& queries, const scalar_t* Q) {
 }
 
 // Starts S = Q Kᵀ; K has 64 rows.
-__device__ inline void start_scores(float (&S)[8][4], const Queries& queries, const scalar_t* K) {
+__device__ inline void start_scores(float (&S)[8][4], const QueryFragments& queries, const scalar_t* K) {
     const unsigned long long k = descriptor(K);
     wgmma_fence();
     #pragma unroll

@@ -75,7 +75,7 @@ def test_the_steps_that_overlap_in_a_consumer_hold():
 
 
 def test_weights_do_not_take_the_registers_of_queries_that_the_next_tile_needs():
-    """With 64 columns, which the kernel refuses, ptxas of CUDA 13.0 gives both the same registers."""
+    """With 64 columns, which the kernel refuses, ptxas of CUDA 12.8 to 13.0 gives both the same registers."""
     options = *sparse_hopper_lists.OPTIONS, "-DBF16=0"
     code = machine_code(compile_kernel(read_kernel(sparse_hopper_lists.BLOCK_SPARSE_FORWARD), "sm_90a", options).cubin)
     left_factors = [low >> 24 & 0xFF for low, _ in code if low & 0xFFF in HGMMA]

@@ -71,7 +71,7 @@ KINDS: tuple[Kind, ...] = (
     (lambda _: patterns.dilated(65, 2), DILATED, EVEN, TYPES),
     (lambda _: patterns.bigbird(64), PORTABLE_LISTS, RAGGED, OF_64),
     (lambda _: patterns.bigbird(64), LISTS, RAGGED, OF_128),
-    (lambda _: patterns.bigbird(64), SPLIT_LISTS, LONG, OF_128),
+    (lambda _: patterns.bigbird(64), SPLIT_LISTS, LONG[:1], OF_128),  # the first queries are global, and see all keys
 )
 
 
