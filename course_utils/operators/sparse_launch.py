@@ -258,7 +258,6 @@ class ListMask(NamedTuple):
 
     def forward(self, call: Call) -> Forward:
         lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
-        # With 64 columns an H200 would gain 1 % by it (BigBird, 16 K tokens).
         if takes_wgmma(call.device) and call.is_plain and head_dim == sparse_hopper_lists.HEAD_DIM:
             return self._on_hopper(call)
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)

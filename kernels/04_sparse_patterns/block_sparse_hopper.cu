@@ -8,6 +8,7 @@
 // As consumers skip different tiles, they cannot take turns as in range_hopper.cu: each goes its own pace,
 // and one computes its softmax while the other multiplies. So a consumer does one thing after the other;
 // to start the next tile's products before, as range_hopper.cu does, made it 2 to 3 % slower on an H200.
+// Items are short, so the next item's Q comes while this item's is in use, and O takes its own Q's place.
 //
 // grid   (as many blocks as the GPU has multiprocessors, at most one for each item)
 // block  (128 · CONSUMERS + 128): CONSUMERS = 2, with 64 queries each, and a producer
@@ -22,7 +23,7 @@
 //        O_parts [CONSUMERS · parts, heads, 64, D], LSE_parts [CONSUMERS · parts, heads, 64], fp32: consumer
 //        w has part w · parts + part; merge_parts of block_sparse.cu merges them
 //        counter: one int, 0 before the first launch, and 0 again after each
-// shared 256·D·(CONSUMERS + BUFFERS) + 296 bytes, dynamic; BUFFERS = 5
+// shared 256·D·(CONSUMERS + BUFFERS) + 352 bytes, dynamic; BUFFERS = 5
 // limits scale > 0; D 128; every key of a whole tile exists; bits past L_k are 0; stride a multiple of 2
 // options: -DD=128 -DBF16=0 | -DD=128 -DBF16=1
 // arch: sm_90a only
@@ -31,10 +32,6 @@ constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_R = 64 * CONSUMERS, B_C = 64, BUFFERS = 5;
 #include "consumers.cuh"
 #include "items.cuh"
-
-// With D = 64 Q and P have as many registers. ptxas (CUDA 12.8 to 13.0) then gives both the same ones, and
-// from a consumer's second tile on the scores are wrong.
-static_assert(D == 128, "D must be 128");
 
 // factor: scale · log2(e). heads: how many there are; at_once: how many a launch works on at a time; items:
 // of a head; stride: words of a row of bits; parts: of all blocks of a head.
@@ -49,14 +46,19 @@ struct Tile { int number, bits[CONSUMERS]; };
 // B_R queries of a head from i0 on; their tiles are `first` to `end` − 1. i0 < 0: there is no more work.
 struct Work { int head, i0, first, end, part; };
 
+// Q of an item, then its O.
+union ItemRows { scalar_t Q[CONSUMERS][ROWS * D], O[CONSUMERS][ROWS * D]; };
+
 struct Shared {
-    scalar_t Q[CONSUMERS][ROWS * D], O[CONSUMERS][ROWS * D];
+    ItemRows rows[2];      // of this round and the next, in turn
     scalar_t K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
     Tile tiles[BUFFERS];   // what K and V are, and who sees them
-    Gate gate_Q[CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
-    Work work[2];          // of this round and the next
+    Gate gate_Q[2][CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
+    Work work[3];          // of this round and the next two
 };
-static_assert(sizeof(Shared) == 256 * D * (CONSUMERS + BUFFERS) + 296, "the header");
+static_assert(sizeof(Shared) == 256 * D * (CONSUMERS + BUFFERS) + 352, "the header");
+
+__device__ inline Place item_place(int round) { return {round % 2, round / 2 % 2}; }
 
 __device__ inline Work work_of_item(const Problem& problem, const Lists& lists, int item) {
     const auto [head, block] = longest_first(item, problem.items, problem.heads, problem.at_once);
@@ -75,12 +77,13 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     const int items = problem.items * problem.heads;
     int item = blockIdx.x, round = 0;
     for (int t = 0; item < items; round++, item = next_item(counter, items)) {
-        const Work& work = shared.work[round % 2] = work_of_item(problem, lists, item);
+        const Work& work = shared.work[round % 3] = work_of_item(problem, lists, item);
         const int kv_head = work.head / problem.group;
         Tile next;   // read while the producer waits for the tile before
         if (work.first < work.end) next = tile_at(lists, work.first);
+        const auto [rows, rows_parity] = item_place(round);
         for (int w = 0; w < CONSUMERS; w++)
-            fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
+            fill(shared.rows[rows].Q[w], shared.gate_Q[rows][w], rows_parity, Q, work.i0 + w * ROWS, work.head);
         for (int n = work.first; n < work.end; n++, t++) {
             const auto [buffer, parity] = place(t);
             wait_for(&shared.gate_K[buffer].empty, parity ^ 1);   // nobody needs tiles[buffer] any more
@@ -90,8 +93,9 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
             fill(shared.V[buffer], shared.gate_V[buffer], parity, V, tile.number * B_C, kv_head);
         }
     }
-    shared.work[round % 2] = {0, -1};
-    for (Gate& gate : shared.gate_Q) fill_with_nothing(gate, round % 2);
+    shared.work[round % 3] = {0, -1};
+    const auto [rows, parity] = item_place(round);
+    for (Gate& gate : shared.gate_Q[rows]) fill_with_nothing(gate, parity);
 }
 
 // The bits of the lane's two rows.
@@ -137,13 +141,19 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
                                float* LSE_parts, const Problem& problem, const Lists& lists) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
     for (int t = 0, round = 0; ; round++) {
-        wait_until_full(shared.gate_Q[w], round % 2);
-        const Work work = shared.work[round % 2];
+        const auto [place_of_Q, parity_of_Q] = item_place(round);
+        wait_until_full(shared.gate_Q[place_of_Q][w], parity_of_Q);
+        const Work work = shared.work[round % 3];
         if (work.i0 < 0) break;
-        QueryFragments queries;
-        load_queries(queries, shared.Q[w]);
-        __syncwarp();   // all lanes have read work and Q, before one of them gives Q back for its warp
-        give_back(shared.gate_Q[w]);
+        ItemRows& item = shared.rows[place_of_Q];
+        Gate& gate_of_last = shared.gate_Q[1 - place_of_Q][w];
+        bool holds_last = round > 0;   // the last item's place, which its O leaves
+        auto give_back_last = [&] {
+            if (!holds_last) return;
+            if (threadIdx.x % 128 == 0) wait_for_stores();
+            give_back(gate_of_last);
+            holds_last = false;
+        };
         Rows rows;
         Output O = {};
         for (int n = work.first; n < work.end; n++, t++) {
@@ -163,9 +173,10 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
             Weights P;
             Seen seen;   // comes while S is computed
             if (bits != WHOLE) seen = load_bits(lists.bits + bits, problem.stride);
-            start_scores(S, queries, shared.K[buffer]);
+            start_scores(S, item.Q[w], shared.K[buffer]);
             wait_for_product<0>(S);
             give_back(shared.gate_K[buffer]);
+            give_back_last();
             if (bits != WHOLE) mask(S, seen);
             raise_maximum(rows, S, problem.factor);
             exponentials(S, rows, problem.factor);
@@ -176,10 +187,11 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
             wait_for_product<0>(O);
             give_back(shared.gate_V[buffer]);
         }
+        give_back_last();   // if the consumer has seen no tile
         const int i_w = work.i0 + w * ROWS;
         if (work.part < 0) {
             normalize(O, rows, LSE + (long long)work.head * problem.L_q + i_w, problem.L_q - i_w);
-            store_output(shared, O, out, i_w, work.head, w);
+            store_output(item, O, out, i_w, work.head, w);
         } else {
             const long long part = (long long)(w * problem.parts + work.part) * problem.heads + work.head;
             normalize(O, rows, LSE_parts + part * ROWS, ROWS);
@@ -200,7 +212,7 @@ block_sparse_forward(const __grid_constant__ TensorMap Q, const __grid_constant_
     const Problem problem = {L_q, group, scale * LOG2_E, heads, at_once, item_count, stride, parts};
     const Lists lists = {items, tiles, bits};
     if (threadIdx.x == 0) {
-        initialize(shared.gate_Q, 4);
+        for (auto& gates : shared.gate_Q) initialize(gates, 4);
         initialize(shared.gate_K, 4 * CONSUMERS);
         initialize(shared.gate_V, 4 * CONSUMERS);
         publish_barriers();

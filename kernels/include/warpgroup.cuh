@@ -117,14 +117,6 @@ __device__ inline void multiply(float (&d)[64], const unsigned (&a)[4], unsigned
                  : REGISTERS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// D = A Bᵀ, or D += A Bᵀ with `add`, with A in registers; B [64, 16].
-__device__ inline void multiply_transposed(float (&d)[32], const unsigned (&a)[4],
-                                           unsigned long long b, int add) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; "
-                 WGMMA(64) "{" D_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"
-                 : REGISTERS_32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-
 // Four 8 × 8 matrices of 16 bits to shared memory, as ldmatrix_x4 (tensor_core.cuh) brings them from
 // there: lane 8 i + r brings the address of row r of matrix i.
 __device__ inline void stmatrix_x4(unsigned address, const unsigned (&matrices)[4]) {

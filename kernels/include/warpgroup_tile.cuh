@@ -1,7 +1,7 @@
 // warpgroup_tile.cuh — what a warpgroup does with its 64 queries and a tile of B_C keys.
 //
 // S, P and O stay in registers, in the layout of fragment_rows.cuh: a lane has two rows, r = 0 and 1.
-// Q, K and V are tiles in shared memory, in panels of 64 columns (warpgroup.cuh); Q may be in registers, too.
+// Q, K and V are tiles in shared memory, in panels of 64 columns (warpgroup.cuh).
 // Include after D and B_C are defined.
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 1
 #pragma once
@@ -57,28 +57,6 @@ __device__ inline void wait_for_product(float (&product)[SIZE][4]) { wgmma_wait<
 
 // The warp's first row among the warpgroup's.
 __device__ inline int warp_row() { return threadIdx.x % 128 / 32 * 16; }
-
-// Q in registers, the left factor of Q Kᵀ: shared memory is read once, and not for each tile of keys.
-typedef unsigned QueryFragments[D / 16][4];
-
-__device__ inline void load_queries(QueryFragments& queries, const scalar_t* Q) {
-    const int lane = threadIdx.x % 32;
-    #pragma unroll
-    for (int d = 0; d < D / 16; d++) {
-        const scalar_t* chunk = Q + in_panels(ROWS, warp_row() + lane % 16, 2 * d + lane / 16);
-        ldmatrix_x4(queries[d], (unsigned)__cvta_generic_to_shared(chunk));
-    }
-}
-
-// Starts S = Q Kᵀ; K has 64 rows.
-__device__ inline void start_scores(float (&S)[8][4], const QueryFragments& queries, const scalar_t* K) {
-    const unsigned long long k = descriptor(K);
-    wgmma_fence();
-    #pragma unroll
-    for (int d = 0; d < D; d += 16)
-        multiply_transposed(flat(S), queries[d / 16], moved(k, d / 64 * 64 * 128 + d % 64 * 2), d > 0);
-    wgmma_commit();
-}
 
 // S = −∞ where the query does not see the key, or there is none. The warpgroup's first query is i0,
 // the tile's first key j0; a causal query i sees the keys up to i + shift.
