@@ -10,6 +10,12 @@
 // Include after D, BF16 and TURNS are defined.
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
 #pragma once
+#ifndef DELAY
+#define DELAY 0   // dQ of a tile one tile later; 2: in front of dV
+#endif
+#ifndef SKIP
+#define SKIP 0    // no products where a consumer's keys see no query of a tile
+#endif
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
 #include "tile_ring.cuh"
@@ -29,8 +35,9 @@ struct Shared {
     Statistics statistics[BUFFERS];
     Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
     Gate gate_K, gate_V, gate_dQ;
+    Gate gate_dSt[2];
 };
-static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 32880, "the kernels' headers");
+static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 32912, "the kernels' headers");
 
 typedef float KeysByQueries[B_R / 8][4];
 typedef unsigned LeftFactor[B_R / 16][4];
@@ -62,6 +69,7 @@ __device__ inline void initialize(Shared& shared) {
         initialize(shared.gate_K, 4 * CONSUMERS);
         initialize(shared.gate_V, 4 * CONSUMERS);
         initialize(shared.gate_dQ, 1, 4 * CONSUMERS);
+        initialize(shared.gate_dSt, 4 * CONSUMERS, 4 * CONSUMERS);
         publish_barriers();
     }
     __syncthreads();
@@ -204,8 +212,53 @@ meet_tile(Factors& factors, KeysByQueries& St, Shared& shared, int n, int w, flo
     score_gradients(dPt, St, statistics.delta, statistics.LSE, factor);
     pack_weights(factors.Pt, St);
     pack_weights(factors.dSt, dPt);
+    if (DELAY) wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);
     write_dSt(shared.dSt[n % 2], factors.dSt, w);   // the other may still be read for the last dQ
     publish_tile();
+    if (DELAY) {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(&shared.gate_dSt[buffer].full);
+    }
+}
+
+// With DELAY: starts dQ of tile n, once dSᵀ is complete.
+__device__ inline void start_dQ_of(QueryGradients& dQ, Shared& shared, int n, int w) {
+    const auto [buffer, parity] = place(n);
+    wait_until_full(shared.gate_dSt[buffer], parity);
+    start_dQ(dQ, shared.dSt[buffer], shared.K[0], w);
+}
+
+// With DELAY: what tile n adds to dV and dK, and, but for the FIRST, the tile before to dQ.
+template <bool FIRST, bool LAST>
+__device__ __forceinline__ void
+add_tile_delayed(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w) {
+    const int buffer = place(n).buffer;
+    QueryGradients dQ;
+    if constexpr (DELAY == 2 && !FIRST) start_dQ_of(dQ, shared, n - 1, w);
+    start_output(keys.dV, factors.Pt, shared.dO[buffer]);
+    if constexpr (DELAY == 1 && !FIRST) start_dQ_of(dQ, shared, n - 1, w);
+    start_output(keys.dK, factors.dSt, shared.Q[buffer]);
+    if constexpr (DELAY == 1) {
+        wait_for_product<1 + !FIRST>(keys.dV);
+        give_back(shared.gate_dO[buffer]);
+    }
+    if constexpr (!FIRST) {
+        wait_for_product<DELAY>(dQ);
+        give_back(shared.gate_dSt[(n - 1) % 2]);
+        hand_over(shared, dQ, n - 1, w);
+    }
+    if constexpr (DELAY == 2) {
+        wait_for_product<1>(keys.dV);
+        give_back(shared.gate_dO[buffer]);
+    }
+    if constexpr (!LAST) start_tile(St, shared, n + 1, w);
+    wait_for_product<!LAST>(keys.dK);
+    give_back(shared.gate_Q[buffer]);
+    if constexpr (LAST) {
+        start_dQ_of(dQ, shared, n, w);
+        wait_for_product<0>(dQ);
+        hand_over(shared, dQ, n, w);
+    }
 }
 
 // What tile n adds to dV, dQ and dK. While dK's product runs, the next tile's Sᵀ starts, unless this is the last.
@@ -238,6 +291,21 @@ meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, int w, float sc
     wait_for_keys(shared);
     start_tile(St, shared, 0, w);
     meet_tile(factors, St, shared, 0, w, scale, hide, softmax);
+#if DELAY
+    if (walk.steps() == 1)
+        add_tile_delayed<true, true>(keys, factors, St, shared, 0, w);
+    else {
+        add_tile_delayed<true, false>(keys, factors, St, shared, 0, w);
+        meet_tile(factors, St, shared, 1, w, scale, hide, softmax);
+        for (int n = 2; n < walk.steps(); n++) {
+            add_tile_delayed<false, false>(keys, factors, St, shared, n - 1, w);
+            meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+        }
+        add_tile_delayed<false, true>(keys, factors, St, shared, walk.steps() - 1, w);
+    }
+    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
+    return;
+#endif
     for (int n = 1; n < walk.steps(); n++) {
         add_tile<false>(keys, factors, St, shared, n - 1, w);
         meet_tile(factors, St, shared, n, w, scale, hide, softmax);
