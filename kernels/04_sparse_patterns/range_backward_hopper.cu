@@ -20,7 +20,7 @@
 //        a multiple of B_R, first < end; no two items of a tile of keys meet the same tile of queries
 //        order: with TURNS=1, of each item's tiles of queries how many items before it meet the same one; those
 //        of item n from order_at[n] on; both int
-// shared range_backward 512·D + 8·D·B_R + 528·B_R + 32912 bytes, dynamic; B_R = 8192 / D
+// shared range_backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1 | -DD=64 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=64 -DBF16=0 -DTURNS=1 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=1 -DSOFTCAP=1
 // arch: sm_90a only
@@ -71,10 +71,21 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
     const int w = consumer();
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
     KeyGradients keys = {};
+    const auto tiles_of = [&](int j) -> Tiles {
+        int end = 0;
+        #pragma unroll
+        for (int key = j + threadIdx.x % 32; key < j + ROWS; key += 32)
+            if (key < problem.L_k) end = max(end, problem.ends[key]);
+        for (int lane = 16; lane > 0; lane /= 2)
+            end = max(end, __shfl_xor_sync(0xffffffff, end, lane));
+        if (j >= problem.L_k) return {0, 0};
+        return {problem.starts[j] / B_R - walk.first, (end + B_R - 1) / B_R - walk.first};
+    };
+    const Seen seen = SKIP ? Seen{tiles_of(walk.j0 + w * ROWS), tiles_of(walk.j0 + (1 - w) * ROWS)} : Seen{};
     meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
-    }, softmax);
+    }, seen, softmax);
     const Column column = column_of_block(items, heads);   // again, not kept in registers
     if (column.part < 0)
         store_gradients(shared, keys, dK, dV, walk, w, problem.scale);
@@ -102,9 +113,10 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
         lower_register_limit<24>();
         if (threadIdx.x == CONSUMER_THREADS)
             produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
-        else if (threadIdx.x == CONSUMER_THREADS + 32) {
+        else if (threadIdx.x % 32 == 0 && threadIdx.x <= CONSUMER_THREADS + 32 * ADDERS) {
             const int* my_turns = TURNS ? order + order_at[blockIdx.x / heads] : nullptr;
-            add_dQ(shared, dQ_sum, turns, walk, [&](int n) { return my_turns[n % each]; });
+            add_dQ(shared, dQ_sum, turns, walk, [&](int n) { return my_turns[n % each]; },
+                   (threadIdx.x - CONSUMER_THREADS) / 32 - 1);
         }
     } else {
         raise_register_limit<240>();

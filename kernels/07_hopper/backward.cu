@@ -26,7 +26,7 @@
 //        dQ_sum as two pieces of 64 × 64: queries 0 to 63 and 64 to 127, or for D = 128 columns 0 to 63
 //        and 64 to 127; of a piece eight columns after the other, as a warpgroup's registers hold them
 //        (warpgroup.cuh); turns [B·H, T], int; query head h reads key head h / group
-// shared backward 512·D + 8·D·B_R + 528·B_R + 32912 bytes, dynamic; B_R = 8192 / D
+// shared backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1
 // arch: sm_90a only
@@ -68,12 +68,17 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
                                const Problem& problem, const Walk& walk) {
     const int w = consumer(), j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
     KeyGradients keys = {};
+    const auto tiles_of = [&](int j) -> Tiles {
+        const int first = problem.is_causal ? max(j - shift, 0) / B_R - walk.first : 0;
+        return {first, j < problem.L_k ? walk.each : 0};
+    };
+    const Seen seen = SKIP ? Seen{tiles_of(j_w), tiles_of(walk.j0 + (1 - w) * ROWS)} : Seen{};
     meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         const bool edge =
             j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift);
         if (edge) hide(Pt, i0, j_w, problem);
-    });
+    }, seen);
     store_gradients(shared, keys, dK, dV, walk, w, problem.scale);
 }
 
@@ -93,9 +98,10 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
         lower_register_limit<24>();
         if (threadIdx.x == CONSUMER_THREADS)
             produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
-        else if (threadIdx.x == CONSUMER_THREADS + 32)
+        else if (threadIdx.x % 32 == 0 && threadIdx.x <= CONSUMER_THREADS + 32 * ADDERS)
             add_dQ(shared, dQ_sum, turns, walk,
-                   [&](int n) { return turn_of_block(problem, walk.tile_of(n)); });
+                   [&](int n) { return turn_of_block(problem, walk.tile_of(n)); },
+                   (threadIdx.x - CONSUMER_THREADS) / 32 - 1);
     } else {
         raise_register_limit<240>();
         consume(shared, dK, dV, problem, walk);

@@ -14,7 +14,10 @@
 #define DELAY 0   // dQ of a tile one tile later; 2: in front of dV
 #endif
 #ifndef SKIP
-#define SKIP 0    // no products where a consumer's keys see no query of a tile
+#define SKIP 0    // no products where a consumer's keys are seen by no query of a tile
+#endif
+#ifndef OWN
+#define OWN 0     // a gate and an adder for each consumer's piece of dQ
 #endif
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
@@ -34,10 +37,10 @@ struct Shared {
     float dQ[CONSUMERS * PIECE];  // from the consumers to the adder
     Statistics statistics[BUFFERS];
     Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
-    Gate gate_K, gate_V, gate_dQ;
+    Gate gate_K, gate_V, gate_dQ[CONSUMERS];
     Gate gate_dSt[2];
 };
-static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 32912, "the kernels' headers");
+static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 32928, "the kernels' headers");
 
 typedef float KeysByQueries[B_R / 8][4];
 typedef unsigned LeftFactor[B_R / 16][4];
@@ -68,7 +71,7 @@ __device__ inline void initialize(Shared& shared) {
         initialize(shared.gate_dO, 4 * CONSUMERS);
         initialize(shared.gate_K, 4 * CONSUMERS);
         initialize(shared.gate_V, 4 * CONSUMERS);
-        initialize(shared.gate_dQ, 1, 4 * CONSUMERS);
+        initialize(shared.gate_dQ, 1, OWN ? 4 : 4 * CONSUMERS);
         initialize(shared.gate_dSt, 4 * CONSUMERS, 4 * CONSUMERS);
         publish_barriers();
     }
@@ -101,22 +104,34 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     }
 }
 
+constexpr int ADDERS = OWN ? CONSUMERS : 1;
+
 // One thread is the adder: dQ_sum += dQ, tile by tile. If blocks take turns, turn(tile) of them add to a tile
 // before this one does.
 template <class Turn>
-__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const Walk& walk, Turn turn) {
+__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const Walk& walk, Turn turn, int a = 0) {
+    Gate& gate = shared.gate_dQ[a];
     #pragma unroll 1   // as above
     for (int n = 0; n < walk.steps(); n++) {
         const long long number = walk.number(n);
-        wait_until_full(shared.gate_dQ, n % 2);
+        wait_until_full(gate, n % 2);
+#if OWN
+        if (TURNS) {
+            while (atomicAdd(turns + number, 0) / ADDERS != turn(n)) {}
+            __threadfence();
+        }
+        add_floats(dQ_sum + number * (CONSUMERS * PIECE) + a * PIECE,
+                   reinterpret_cast<float (&)[PIECE]>(shared.dQ[a * PIECE]));
+#else
         if (TURNS) wait_for_turn(turns + number, turn(n));
         add_floats(dQ_sum + number * (CONSUMERS * PIECE), shared.dQ);
+#endif
         if (TURNS) {
             finish_stores();
             end_turn(turns + number);
         }
         wait_for_stores();
-        arrive(&shared.gate_dQ.empty);
+        arrive(&gate.empty);
     }
 }
 
@@ -162,28 +177,58 @@ __device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
     }
 }
 
-// Starts dQ = dS K, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
+// Which of the block's keys take part in a tile's dQ: those of both consumers, or of one.
+struct Part { int first; bool both; };
+
+// A head's tiles that some query sees a consumer's keys of, counted from the walk's first.
+struct Tiles {
+    int first, end;
+    __device__ bool has(int t) const { return first <= t && t < end; }
+};
+
+// Those of the consumer itself and of the other. A tile that nobody sees keys of both take.
+struct Seen {
+    Tiles mine, other;
+    __device__ bool by_mine(int t) const { return !SKIP || mine.has(t) || !other.has(t); }
+    __device__ bool by_other(int t) const { return !SKIP || other.has(t) || !mine.has(t); }
+    __device__ Part part(int t, int w) const {
+        const bool both = by_mine(t) && by_other(t);
+        return {both ? 0 : by_mine(t) ? w : 1 - w, both};
+    }
+};
+
+// Starts dQ = dS K of so many keys, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
+template <int KEYS>
 __device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const scalar_t* K, int w) {
     const unsigned long long ds = descriptor(dSt + (D == 64 ? w * B_C * 64 : 0));
     const unsigned long long k = descriptor(K + (D == 64 ? 0 : w * ROWS * 64));
     wgmma_fence();
     #pragma unroll
-    for (int key = 0; key < B_C; key += 16)
+    for (int key = 0; key < KEYS; key += 16)
         multiply_by_columns(flat(dQ), moved(ds, key * 128),
                             moved(k, key / ROWS * ROWS * D * 2 + key % ROWS * 128), key > 0);
     wgmma_commit();
 }
 
+// The same of a part of the keys. ptxas wants a product whole on either side of a branch.
+__device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const scalar_t* K, int w, Part part) {
+    if (!SKIP || part.both)
+        start_dQ<B_C>(dQ, dSt, K, w);
+    else
+        start_dQ<ROWS>(dQ, dSt + part.first * ROWS * 64, K + part.first * ROWS * D, w);
+}
+
 // The consumer's piece of dQ of tile n to the adder, eight columns after the other.
 __device__ inline void hand_over(Shared& shared, const QueryGradients& dQ, int n, int w) {
-    wait_for(&shared.gate_dQ.empty, n % 2 ^ 1);
+    Gate& gate = shared.gate_dQ[OWN ? w : 0];
+    wait_for(&gate.empty, n % 2 ^ 1);
     float4* piece = reinterpret_cast<float4*>(shared.dQ + w * PIECE) + threadIdx.x % 128;
     #pragma unroll
     for (int c = 0; c < 8; c++)
         piece[128 * c] = make_float4(dQ[c][0], dQ[c][1], dQ[c][2], dQ[c][3]);
     publish_tile();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&shared.gate_dQ.full);
+    if (threadIdx.x % 32 == 0) arrive(&gate.full);
 }
 
 // Starts Sᵀ = K Qᵀ of tile n.
@@ -222,21 +267,46 @@ meet_tile(Factors& factors, KeysByQueries& St, Shared& shared, int n, int w, flo
 }
 
 // With DELAY: starts dQ of tile n, once dSᵀ is complete.
-__device__ inline void start_dQ_of(QueryGradients& dQ, Shared& shared, int n, int w) {
+__device__ inline void start_dQ_of(QueryGradients& dQ, Shared& shared, int n, int w, Part part) {
     const auto [buffer, parity] = place(n);
     wait_until_full(shared.gate_dSt[buffer], parity);
-    start_dQ(dQ, shared.dSt[buffer], shared.K[0], w);
+    start_dQ(dQ, shared.dSt[buffer], shared.K[0], w, part);
+}
+
+// dQ of tile n, while no other product runs.
+__device__ __forceinline__ void add_dQ_alone(Shared& shared, int n, int w, Part part) {
+    QueryGradients dQ;
+    if (DELAY)
+        start_dQ_of(dQ, shared, n, w, part);
+    else {
+        sync_threads(1, CONSUMER_THREADS);
+        start_dQ(dQ, shared.dSt[n % 2], shared.K[0], w, part);
+    }
+    wait_for_product<0>(dQ);
+    if (DELAY) give_back(shared.gate_dSt[n % 2]);
+    hand_over(shared, dQ, n, w);
+}
+
+// With SKIP: tile n goes by.
+__device__ inline void pass_tile(Shared& shared, int n) {
+    const auto [buffer, parity] = place(n);
+    wait_until_full(shared.gate_Q[buffer], parity);
+    give_back(shared.gate_Q[buffer]);
+    wait_until_full(shared.gate_dO[buffer], parity);
+    give_back(shared.gate_dO[buffer]);
+    if (DELAY && threadIdx.x % 32 == 0) arrive(&shared.gate_dSt[buffer].full);
 }
 
 // With DELAY: what tile n adds to dV and dK, and, but for the FIRST, the tile before to dQ.
 template <bool FIRST, bool LAST>
 __device__ __forceinline__ void
-add_tile_delayed(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w) {
+add_tile_delayed(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w,
+                 Part before) {
     const int buffer = place(n).buffer;
     QueryGradients dQ;
-    if constexpr (DELAY == 2 && !FIRST) start_dQ_of(dQ, shared, n - 1, w);
+    if constexpr (DELAY == 2 && !FIRST) start_dQ_of(dQ, shared, n - 1, w, before);
     start_output(keys.dV, factors.Pt, shared.dO[buffer]);
-    if constexpr (DELAY == 1 && !FIRST) start_dQ_of(dQ, shared, n - 1, w);
+    if constexpr (DELAY == 1 && !FIRST) start_dQ_of(dQ, shared, n - 1, w, before);
     start_output(keys.dK, factors.dSt, shared.Q[buffer]);
     if constexpr (DELAY == 1) {
         wait_for_product<1 + !FIRST>(keys.dV);
@@ -254,22 +324,18 @@ add_tile_delayed(KeyGradients& keys, const Factors& factors, KeysByQueries& St, 
     if constexpr (!LAST) start_tile(St, shared, n + 1, w);
     wait_for_product<!LAST>(keys.dK);
     give_back(shared.gate_Q[buffer]);
-    if constexpr (LAST) {
-        start_dQ_of(dQ, shared, n, w);
-        wait_for_product<0>(dQ);
-        hand_over(shared, dQ, n, w);
-    }
 }
 
 // What tile n adds to dV, dQ and dK. While dK's product runs, the next tile's Sᵀ starts, unless this is the last.
 template <bool LAST>
 __device__ __forceinline__ void
-add_tile(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w) {
+add_tile(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w,
+         Part part = {0, true}) {
     const int buffer = place(n).buffer;
     QueryGradients dQ;
     start_output(keys.dV, factors.Pt, shared.dO[buffer]);   // dV += Pᵀ dO
     sync_threads(1, CONSUMER_THREADS);                      // dSᵀ is complete
-    start_dQ(dQ, shared.dSt[n % 2], shared.K[0], w);
+    start_dQ(dQ, shared.dSt[n % 2], shared.K[0], w, part);
     start_output(keys.dK, factors.dSt, shared.Q[buffer]);   // dK += dSᵀ Q
     wait_for_product<2>(keys.dV);
     give_back(shared.gate_dO[buffer]);
@@ -285,27 +351,65 @@ add_tile(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& 
 template <class Hide>
 __device__ __forceinline__ void
 meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, int w, float scale, Hide hide,
-           const ModelSoftmax& softmax = {}) {
+           const Seen& seen, const ModelSoftmax& softmax = {}) {
     KeysByQueries St;
     Factors factors;
     wait_for_keys(shared);
-    start_tile(St, shared, 0, w);
-    meet_tile(factors, St, shared, 0, w, scale, hide, softmax);
-#if DELAY
-    if (walk.steps() == 1)
-        add_tile_delayed<true, true>(keys, factors, St, shared, 0, w);
-    else {
-        add_tile_delayed<true, false>(keys, factors, St, shared, 0, w);
-        meet_tile(factors, St, shared, 1, w, scale, hide, softmax);
-        for (int n = 2; n < walk.steps(); n++) {
-            add_tile_delayed<false, false>(keys, factors, St, shared, n - 1, w);
+#if DELAY || SKIP
+    const int steps = walk.steps();
+    int n = 0, t = 0;   // t = n % walk.each
+    Part before = {0, true};
+    const auto go_on = [&] {
+        before = seen.part(t, w);
+        n++;
+        if (SKIP) t = t + 1 == walk.each ? 0 : t + 1;
+    };
+    const auto more = [&] {
+        return n + 1 < steps && seen.by_mine(t + 1 == walk.each ? 0 : t + 1);
+    };
+    do {
+        const bool meets = seen.by_mine(t);
+        if (meets) {
+            start_tile(St, shared, n, w);
             meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+        } else
+            pass_tile(shared, n);
+#if DELAY
+        if (SKIP && n > 0) add_dQ_alone(shared, n - 1, w, before);
+        if (meets) {
+            if (!more())
+                add_tile_delayed<true, true>(keys, factors, St, shared, n, w, before);
+            else {
+                add_tile_delayed<true, false>(keys, factors, St, shared, n, w, before);
+                go_on();
+                meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+                while (more()) {
+                    add_tile_delayed<false, false>(keys, factors, St, shared, n, w, before);
+                    go_on();
+                    meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+                }
+                add_tile_delayed<false, true>(keys, factors, St, shared, n, w, before);
+            }
         }
-        add_tile_delayed<false, true>(keys, factors, St, shared, walk.steps() - 1, w);
-    }
+#else
+        if (meets) {
+            while (more()) {
+                add_tile<false>(keys, factors, St, shared, n, w, seen.part(t, w));
+                go_on();
+                meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+            }
+            add_tile<true>(keys, factors, St, shared, n, w, seen.part(t, w));
+        } else
+            add_dQ_alone(shared, n, w, seen.part(t, w));
+#endif
+        go_on();
+    } while (SKIP && n < steps);
+    if (DELAY) add_dQ_alone(shared, steps - 1, w, before);
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
     return;
 #endif
+    start_tile(St, shared, 0, w);
+    meet_tile(factors, St, shared, 0, w, scale, hide, softmax);
     for (int n = 1; n < walk.steps(); n++) {
         add_tile<false>(keys, factors, St, shared, n - 1, w);
         meet_tile(factors, St, shared, n, w, scale, hide, softmax);
