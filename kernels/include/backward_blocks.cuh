@@ -16,6 +16,9 @@
 #ifndef SKIP
 #define SKIP 0    // no products where a consumer's keys are seen by no query of a tile
 #endif
+#ifndef EDGES
+#define EDGES 0   // S of the first tile does not wait for V; with DELAY dV is written while the last dQ runs
+#endif
 #ifndef OWN
 #define OWN 0     // a gate and an adder for each consumer's piece of dQ
 #endif
@@ -143,7 +146,7 @@ __device__ inline int consumer() { return __shfl_sync(0xffffffff, threadIdx.x / 
 // Until K and V are there.
 __device__ inline void wait_for_keys(Shared& shared) {
     wait_until_full(shared.gate_K, 0);
-    wait_until_full(shared.gate_V, 0);
+    if (!EDGES) wait_until_full(shared.gate_V, 0);
 }
 
 // Pᵀ = exp(scale · Sᵀ − LSE) in place of Sᵀ; factor: the scale, times log2(e).
@@ -274,7 +277,8 @@ __device__ inline void start_dQ_of(QueryGradients& dQ, Shared& shared, int n, in
 }
 
 // dQ of tile n, while no other product runs.
-__device__ __forceinline__ void add_dQ_alone(Shared& shared, int n, int w, Part part) {
+template <class Meanwhile>
+__device__ __forceinline__ void add_dQ_alone(Shared& shared, int n, int w, Part part, Meanwhile meanwhile) {
     QueryGradients dQ;
     if (DELAY)
         start_dQ_of(dQ, shared, n, w, part);
@@ -282,6 +286,7 @@ __device__ __forceinline__ void add_dQ_alone(Shared& shared, int n, int w, Part 
         sync_threads(1, CONSUMER_THREADS);
         start_dQ(dQ, shared.dSt[n % 2], shared.K[0], w, part);
     }
+    meanwhile();
     wait_for_product<0>(dQ);
     if (DELAY) give_back(shared.gate_dSt[n % 2]);
     hand_over(shared, dQ, n, w);
@@ -371,11 +376,12 @@ meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, int w, float sc
         const bool meets = seen.by_mine(t);
         if (meets) {
             start_tile(St, shared, n, w);
+            if (EDGES) wait_until_full(shared.gate_V, 0);
             meet_tile(factors, St, shared, n, w, scale, hide, softmax);
         } else
             pass_tile(shared, n);
 #if DELAY
-        if (SKIP && n > 0) add_dQ_alone(shared, n - 1, w, before);
+        if (SKIP && n > 0) add_dQ_alone(shared, n - 1, w, before, [] {});
         if (meets) {
             if (!more())
                 add_tile_delayed<true, true>(keys, factors, St, shared, n, w, before);
@@ -400,15 +406,22 @@ meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, int w, float sc
             }
             add_tile<true>(keys, factors, St, shared, n, w, seen.part(t, w));
         } else
-            add_dQ_alone(shared, n, w, seen.part(t, w));
+            add_dQ_alone(shared, n, w, seen.part(t, w), [] {});
 #endif
         go_on();
     } while (SKIP && n < steps);
-    if (DELAY) add_dQ_alone(shared, steps - 1, w, before);
+    if (SKIP && EDGES) wait_until_full(shared.gate_V, 0);   // if the consumer met no tile
+    if (DELAY)
+        add_dQ_alone(shared, steps - 1, w, before, [&] {
+            if (!EDGES) return;
+            sync_threads(2 + w, 128);   // nobody reads V any more
+            write_tile(shared.V[w], keys.dV);
+        });
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
     return;
 #endif
     start_tile(St, shared, 0, w);
+    if (EDGES) wait_until_full(shared.gate_V, 0);
     meet_tile(factors, St, shared, 0, w, scale, hide, softmax);
     for (int n = 1; n < walk.steps(); n++) {
         add_tile<false>(keys, factors, St, shared, n - 1, w);
@@ -424,7 +437,7 @@ __device__ inline void store_gradients(Shared& shared, KeyGradients& keys, const
     #pragma unroll
     for (int r = 0; r < 2; r++) scale_row(keys.dK, r, scale);
     write_tile(shared.K[w], keys.dK);
-    write_tile(shared.V[w], keys.dV);
+    if (!(DELAY && EDGES)) write_tile(shared.V[w], keys.dV);
     publish_tile();
     sync_threads(2 + w, 128);
     if (threadIdx.x % 128 == 0) {
