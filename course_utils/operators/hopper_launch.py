@@ -69,7 +69,7 @@ class E4M3Tile(HopperTile):
 
 
 class BackwardTile(NamedTuple):
-    """Options of backward.cu; its blocks have two consumers, each with ROWS keys, and a producer."""
+    """Options of backward.cu; its blocks have two consumers, each with ROWS keys, a producer and two adders."""
 
     head_dim: int
     takes_turns: bool = False  # blocks add to dQ in a fixed order

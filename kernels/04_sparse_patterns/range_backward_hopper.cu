@@ -12,7 +12,7 @@
 //
 // grid   range_backward (items · heads, H / group / heads, B); `heads` divides H / group
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
-// block  range_backward (384): two consumers with 64 keys each, a producer and an adder; merge_gradients (256)
+// block  range_backward (384): two consumers with 64 keys each, a producer and two adders; merge_gradients (256)
 // layout Q, dO, K, V, dK, dV, statistics, dQ_sum, turns: as `backward` of 07_hopper/backward.cu takes them;
 //        dK and dV once more as pointers for merge_gradients
 //        starts, ends [L_k], int, from 0 to L_q; starts never falls
@@ -71,21 +71,10 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
     const int w = consumer();
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
     KeyGradients keys = {};
-    const auto tiles_of = [&](int j) -> Tiles {
-        int end = 0;
-        #pragma unroll
-        for (int key = j + threadIdx.x % 32; key < j + ROWS; key += 32)
-            if (key < problem.L_k) end = max(end, problem.ends[key]);
-        for (int lane = 16; lane > 0; lane /= 2)
-            end = max(end, __shfl_xor_sync(0xffffffff, end, lane));
-        if (j >= problem.L_k) return {0, 0};
-        return {problem.starts[j] / B_R - walk.first, (end + B_R - 1) / B_R - walk.first};
-    };
-    const Seen seen = SKIP ? Seen{tiles_of(walk.j0 + w * ROWS), tiles_of(walk.j0 + (1 - w) * ROWS)} : Seen{};
     meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
-    }, seen, softmax);
+    }, softmax);
     const Column column = column_of_block(items, heads);   // again, not kept in registers
     if (column.part < 0)
         store_gradients(shared, keys, dK, dV, walk, w, problem.scale);
@@ -111,12 +100,13 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();
-        if (threadIdx.x == CONSUMER_THREADS)
+        const int warp = (threadIdx.x - CONSUMER_THREADS) / 32;
+        if (threadIdx.x % 32 != 0 || warp > CONSUMERS) return;
+        if (warp == 0)
             produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
-        else if (threadIdx.x % 32 == 0 && threadIdx.x <= CONSUMER_THREADS + 32 * ADDERS) {
+        else {
             const int* my_turns = TURNS ? order + order_at[blockIdx.x / heads] : nullptr;
-            add_dQ(shared, dQ_sum, turns, walk, [&](int n) { return my_turns[n % each]; },
-                   (threadIdx.x - CONSUMER_THREADS) / 32 - 1);
+            add_dQ(shared, dQ_sum, turns, walk, warp - 1, [&](int n) { return my_turns[n % each]; });
         }
     } else {
         raise_register_limit<240>();

@@ -3,25 +3,19 @@
 //
 // A producer brings the tiles. A consumer has 64 of the keys, and keeps their dK and dV in registers. Of each
 // tile it computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code, then Pᵀ and dSᵀ, and what they add to dV,
-// dK and dQ. Sᵀ of the next tile starts before the products of this one end. An adder hands dQ to the copy
-// engine. A kernel says which tiles a block meets (Walk), which pairs are hidden, and whose turn it is.
+// dK and dQ. Sᵀ of the next tile starts before the products of this one end. A kernel says which tiles a block
+// meets (Walk), which pairs are hidden, and whose turn it is.
+//
+// In one thing the loop differs from the paper's: dQ of a tile is computed one tile later. It needs the rows of
+// dSᵀ of both consumers, and a tile later the other's are likely there: so consumers do not wait for each other
+// in the middle of a tile. Each consumer computes a piece of dQ, and hands it to an adder of its own, a thread
+// that has the copy engine add it to global memory.
+//
 // The layout of the statistics and of dQ_sum: 07_hopper/backward.cu, whose first and last kernel make them
 // and read them.
 // Include after D, BF16 and TURNS are defined.
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
 #pragma once
-#ifndef DELAY
-#define DELAY 0   // dQ of a tile one tile later; 2: in front of dV
-#endif
-#ifndef SKIP
-#define SKIP 0    // no products where a consumer's keys are seen by no query of a tile
-#endif
-#ifndef EDGES
-#define EDGES 0   // S of the first tile does not wait for V; with DELAY dV is written while the last dQ runs
-#endif
-#ifndef OWN
-#define OWN 0     // a gate and an adder for each consumer's piece of dQ
-#endif
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
 #include "tile_ring.cuh"
@@ -37,11 +31,10 @@ struct Shared {
     scalar_t K[CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and dV
     scalar_t Q[BUFFERS][B_R * D], dO[BUFFERS][B_R * D];
     scalar_t dSt[2][B_C * B_R];   // panels of 64 queries
-    float dQ[CONSUMERS * PIECE];  // from the consumers to the adder
+    float dQ[CONSUMERS][PIECE];   // from each consumer to its adder
     Statistics statistics[BUFFERS];
     Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
-    Gate gate_K, gate_V, gate_dQ[CONSUMERS];
-    Gate gate_dSt[2];
+    Gate gate_K, gate_V, gate_dSt[2], gate_dQ[CONSUMERS];
 };
 static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 32928, "the kernels' headers");
 
@@ -74,8 +67,8 @@ __device__ inline void initialize(Shared& shared) {
         initialize(shared.gate_dO, 4 * CONSUMERS);
         initialize(shared.gate_K, 4 * CONSUMERS);
         initialize(shared.gate_V, 4 * CONSUMERS);
-        initialize(shared.gate_dQ, 1, OWN ? 4 : 4 * CONSUMERS);
         initialize(shared.gate_dSt, 4 * CONSUMERS, 4 * CONSUMERS);
+        initialize(shared.gate_dQ, 1, 4);
         publish_barriers();
     }
     __syncthreads();
@@ -107,28 +100,17 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     }
 }
 
-constexpr int ADDERS = OWN ? CONSUMERS : 1;
-
-// One thread is the adder: dQ_sum += dQ, tile by tile. If blocks take turns, turn(tile) of them add to a tile
-// before this one does.
+// One thread is the adder of consumer w: dQ_sum += its piece of dQ, tile by tile. If blocks take turns, turn(n) of
+// them add to the walk's tile n before this one does, and end a turn for each piece.
 template <class Turn>
-__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const Walk& walk, Turn turn, int a = 0) {
-    Gate& gate = shared.gate_dQ[a];
+__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const Walk& walk, int w, Turn turn) {
+    Gate& gate = shared.gate_dQ[w];
     #pragma unroll 1   // as above
     for (int n = 0; n < walk.steps(); n++) {
         const long long number = walk.number(n);
         wait_until_full(gate, n % 2);
-#if OWN
-        if (TURNS) {
-            while (atomicAdd(turns + number, 0) / ADDERS != turn(n)) {}
-            __threadfence();
-        }
-        add_floats(dQ_sum + number * (CONSUMERS * PIECE) + a * PIECE,
-                   reinterpret_cast<float (&)[PIECE]>(shared.dQ[a * PIECE]));
-#else
-        if (TURNS) wait_for_turn(turns + number, turn(n));
-        add_floats(dQ_sum + number * (CONSUMERS * PIECE), shared.dQ);
-#endif
+        if (TURNS) wait_for_turns(turns + number, CONSUMERS * turn(n));
+        add_floats(dQ_sum + (number * CONSUMERS + w) * PIECE, shared.dQ[w]);
         if (TURNS) {
             finish_stores();
             end_turn(turns + number);
@@ -146,7 +128,7 @@ __device__ inline int consumer() { return __shfl_sync(0xffffffff, threadIdx.x / 
 // Until K and V are there.
 __device__ inline void wait_for_keys(Shared& shared) {
     wait_until_full(shared.gate_K, 0);
-    if (!EDGES) wait_until_full(shared.gate_V, 0);
+    wait_until_full(shared.gate_V, 0);
 }
 
 // Pᵀ = exp(scale · Sᵀ − LSE) in place of Sᵀ; factor: the scale, times log2(e).
@@ -180,58 +162,36 @@ __device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
     }
 }
 
-// Which of the block's keys take part in a tile's dQ: those of both consumers, or of one.
-struct Part { int first; bool both; };
+// The warp has written its part of what others wait for at the gate.
+__device__ inline void announce(Gate& gate) {
+    publish_tile();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&gate.full);
+}
 
-// A head's tiles that some query sees a consumer's keys of, counted from the walk's first.
-struct Tiles {
-    int first, end;
-    __device__ bool has(int t) const { return first <= t && t < end; }
-};
-
-// Those of the consumer itself and of the other. A tile that nobody sees keys of both take.
-struct Seen {
-    Tiles mine, other;
-    __device__ bool by_mine(int t) const { return !SKIP || mine.has(t) || !other.has(t); }
-    __device__ bool by_other(int t) const { return !SKIP || other.has(t) || !mine.has(t); }
-    __device__ Part part(int t, int w) const {
-        const bool both = by_mine(t) && by_other(t);
-        return {both ? 0 : by_mine(t) ? w : 1 - w, both};
-    }
-};
-
-// Starts dQ = dS K of so many keys, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
-template <int KEYS>
-__device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const scalar_t* K, int w) {
-    const unsigned long long ds = descriptor(dSt + (D == 64 ? w * B_C * 64 : 0));
-    const unsigned long long k = descriptor(K + (D == 64 ? 0 : w * ROWS * 64));
+// Starts dQ = dS K of tile n, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
+__device__ inline void start_dQ(QueryGradients& dQ, Shared& shared, int n, int w) {
+    const auto [buffer, parity] = place(n);
+    wait_until_full(shared.gate_dSt[buffer], parity);
+    const unsigned long long ds = descriptor(shared.dSt[buffer] + (D == 64 ? w * B_C * 64 : 0));
+    const unsigned long long k = descriptor(shared.K[0] + (D == 64 ? 0 : w * ROWS * 64));
     wgmma_fence();
     #pragma unroll
-    for (int key = 0; key < KEYS; key += 16)
+    for (int key = 0; key < B_C; key += 16)
         multiply_by_columns(flat(dQ), moved(ds, key * 128),
                             moved(k, key / ROWS * ROWS * D * 2 + key % ROWS * 128), key > 0);
     wgmma_commit();
 }
 
-// The same of a part of the keys. ptxas wants a product whole on either side of a branch.
-__device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const scalar_t* K, int w, Part part) {
-    if (!SKIP || part.both)
-        start_dQ<B_C>(dQ, dSt, K, w);
-    else
-        start_dQ<ROWS>(dQ, dSt + part.first * ROWS * 64, K + part.first * ROWS * D, w);
-}
-
-// The consumer's piece of dQ of tile n to the adder, eight columns after the other.
+// The consumer's piece of dQ of tile n, whose product has ended, to the adder, eight columns after the other.
 __device__ inline void hand_over(Shared& shared, const QueryGradients& dQ, int n, int w) {
-    Gate& gate = shared.gate_dQ[OWN ? w : 0];
-    wait_for(&gate.empty, n % 2 ^ 1);
-    float4* piece = reinterpret_cast<float4*>(shared.dQ + w * PIECE) + threadIdx.x % 128;
+    give_back(shared.gate_dSt[place(n).buffer]);
+    wait_for(&shared.gate_dQ[w].empty, n % 2 ^ 1);
+    float4* piece = reinterpret_cast<float4*>(shared.dQ[w]) + threadIdx.x % 128;
     #pragma unroll
     for (int c = 0; c < 8; c++)
         piece[128 * c] = make_float4(dQ[c][0], dQ[c][1], dQ[c][2], dQ[c][3]);
-    publish_tile();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&gate.full);
+    announce(shared.gate_dQ[w]);
 }
 
 // Starts Sᵀ = K Qᵀ of tile n.
@@ -260,95 +220,38 @@ meet_tile(Factors& factors, KeysByQueries& St, Shared& shared, int n, int w, flo
     score_gradients(dPt, St, statistics.delta, statistics.LSE, factor);
     pack_weights(factors.Pt, St);
     pack_weights(factors.dSt, dPt);
-    if (DELAY) wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);
-    write_dSt(shared.dSt[n % 2], factors.dSt, w);   // the other may still be read for the last dQ
-    publish_tile();
-    if (DELAY) {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(&shared.gate_dSt[buffer].full);
-    }
+    wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);   // dQ of tile n − 2 has been computed
+    write_dSt(shared.dSt[buffer], factors.dSt, w);
+    announce(shared.gate_dSt[buffer]);
 }
 
-// With DELAY: starts dQ of tile n, once dSᵀ is complete.
-__device__ inline void start_dQ_of(QueryGradients& dQ, Shared& shared, int n, int w, Part part) {
-    const auto [buffer, parity] = place(n);
-    wait_until_full(shared.gate_dSt[buffer], parity);
-    start_dQ(dQ, shared.dSt[buffer], shared.K[0], w, part);
-}
-
-// dQ of tile n, while no other product runs.
-template <class Meanwhile>
-__device__ __forceinline__ void add_dQ_alone(Shared& shared, int n, int w, Part part, Meanwhile meanwhile) {
-    QueryGradients dQ;
-    if (DELAY)
-        start_dQ_of(dQ, shared, n, w, part);
-    else {
-        sync_threads(1, CONSUMER_THREADS);
-        start_dQ(dQ, shared.dSt[n % 2], shared.K[0], w, part);
-    }
-    meanwhile();
-    wait_for_product<0>(dQ);
-    if (DELAY) give_back(shared.gate_dSt[n % 2]);
-    hand_over(shared, dQ, n, w);
-}
-
-// With SKIP: tile n goes by.
-__device__ inline void pass_tile(Shared& shared, int n) {
-    const auto [buffer, parity] = place(n);
-    wait_until_full(shared.gate_Q[buffer], parity);
-    give_back(shared.gate_Q[buffer]);
-    wait_until_full(shared.gate_dO[buffer], parity);
-    give_back(shared.gate_dO[buffer]);
-    if (DELAY && threadIdx.x % 32 == 0) arrive(&shared.gate_dSt[buffer].full);
-}
-
-// With DELAY: what tile n adds to dV and dK, and, but for the FIRST, the tile before to dQ.
+// What tile n adds to dV and dK, and the tile before it to dQ, unless this is the first. While dK's product runs,
+// the next tile's Sᵀ starts, unless this is the last.
 template <bool FIRST, bool LAST>
 __device__ __forceinline__ void
-add_tile_delayed(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w,
-                 Part before) {
-    const int buffer = place(n).buffer;
-    QueryGradients dQ;
-    if constexpr (DELAY == 2 && !FIRST) start_dQ_of(dQ, shared, n - 1, w, before);
-    start_output(keys.dV, factors.Pt, shared.dO[buffer]);
-    if constexpr (DELAY == 1 && !FIRST) start_dQ_of(dQ, shared, n - 1, w, before);
-    start_output(keys.dK, factors.dSt, shared.Q[buffer]);
-    if constexpr (DELAY == 1) {
-        wait_for_product<1 + !FIRST>(keys.dV);
-        give_back(shared.gate_dO[buffer]);
-    }
-    if constexpr (!FIRST) {
-        wait_for_product<DELAY>(dQ);
-        give_back(shared.gate_dSt[(n - 1) % 2]);
-        hand_over(shared, dQ, n - 1, w);
-    }
-    if constexpr (DELAY == 2) {
-        wait_for_product<1>(keys.dV);
-        give_back(shared.gate_dO[buffer]);
-    }
-    if constexpr (!LAST) start_tile(St, shared, n + 1, w);
-    wait_for_product<!LAST>(keys.dK);
-    give_back(shared.gate_Q[buffer]);
-}
-
-// What tile n adds to dV, dQ and dK. While dK's product runs, the next tile's Sᵀ starts, unless this is the last.
-template <bool LAST>
-__device__ __forceinline__ void
-add_tile(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w,
-         Part part = {0, true}) {
+add_tile(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w) {
     const int buffer = place(n).buffer;
     QueryGradients dQ;
     start_output(keys.dV, factors.Pt, shared.dO[buffer]);   // dV += Pᵀ dO
-    sync_threads(1, CONSUMER_THREADS);                      // dSᵀ is complete
-    start_dQ(dQ, shared.dSt[n % 2], shared.K[0], w, part);
+    if constexpr (!FIRST) start_dQ(dQ, shared, n - 1, w);   // dQ = dS K of the tile before
     start_output(keys.dK, factors.dSt, shared.Q[buffer]);   // dK += dSᵀ Q
-    wait_for_product<2>(keys.dV);
+    wait_for_product<1 + !FIRST>(keys.dV);
     give_back(shared.gate_dO[buffer]);
-    wait_for_product<1>(dQ);
-    hand_over(shared, dQ, n, w);
+    if constexpr (!FIRST) {
+        wait_for_product<1>(dQ);
+        hand_over(shared, dQ, n - 1, w);
+    }
     if constexpr (!LAST) start_tile(St, shared, n + 1, w);
     wait_for_product<!LAST>(keys.dK);
     give_back(shared.gate_Q[buffer]);
+}
+
+// What tile n adds to dQ, once no other product runs.
+__device__ __forceinline__ void add_last_dQ(Shared& shared, int n, int w) {
+    QueryGradients dQ;
+    start_dQ(dQ, shared, n, w);
+    wait_for_product<0>(dQ);
+    hand_over(shared, dQ, n, w);
 }
 
 // Consumer w meets all tiles of the walk, one or more. ptxas lets no product run across the end of a loop's
@@ -356,78 +259,25 @@ add_tile(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& 
 template <class Hide>
 __device__ __forceinline__ void
 meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, int w, float scale, Hide hide,
-           const Seen& seen, const ModelSoftmax& softmax = {}) {
+           const ModelSoftmax& softmax = {}) {
+    const int last = walk.steps() - 1;
     KeysByQueries St;
     Factors factors;
     wait_for_keys(shared);
-#if DELAY || SKIP
-    const int steps = walk.steps();
-    int n = 0, t = 0;   // t = n % walk.each
-    Part before = {0, true};
-    const auto go_on = [&] {
-        before = seen.part(t, w);
-        n++;
-        if (SKIP) t = t + 1 == walk.each ? 0 : t + 1;
-    };
-    const auto more = [&] {
-        return n + 1 < steps && seen.by_mine(t + 1 == walk.each ? 0 : t + 1);
-    };
-    do {
-        const bool meets = seen.by_mine(t);
-        if (meets) {
-            start_tile(St, shared, n, w);
-            if (EDGES) wait_until_full(shared.gate_V, 0);
-            meet_tile(factors, St, shared, n, w, scale, hide, softmax);
-        } else
-            pass_tile(shared, n);
-#if DELAY
-        if (SKIP && n > 0) add_dQ_alone(shared, n - 1, w, before, [] {});
-        if (meets) {
-            if (!more())
-                add_tile_delayed<true, true>(keys, factors, St, shared, n, w, before);
-            else {
-                add_tile_delayed<true, false>(keys, factors, St, shared, n, w, before);
-                go_on();
-                meet_tile(factors, St, shared, n, w, scale, hide, softmax);
-                while (more()) {
-                    add_tile_delayed<false, false>(keys, factors, St, shared, n, w, before);
-                    go_on();
-                    meet_tile(factors, St, shared, n, w, scale, hide, softmax);
-                }
-                add_tile_delayed<false, true>(keys, factors, St, shared, n, w, before);
-            }
-        }
-#else
-        if (meets) {
-            while (more()) {
-                add_tile<false>(keys, factors, St, shared, n, w, seen.part(t, w));
-                go_on();
-                meet_tile(factors, St, shared, n, w, scale, hide, softmax);
-            }
-            add_tile<true>(keys, factors, St, shared, n, w, seen.part(t, w));
-        } else
-            add_dQ_alone(shared, n, w, seen.part(t, w), [] {});
-#endif
-        go_on();
-    } while (SKIP && n < steps);
-    if (SKIP && EDGES) wait_until_full(shared.gate_V, 0);   // if the consumer met no tile
-    if (DELAY)
-        add_dQ_alone(shared, steps - 1, w, before, [&] {
-            if (!EDGES) return;
-            sync_threads(2 + w, 128);   // nobody reads V any more
-            write_tile(shared.V[w], keys.dV);
-        });
-    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
-    return;
-#endif
     start_tile(St, shared, 0, w);
-    if (EDGES) wait_until_full(shared.gate_V, 0);
     meet_tile(factors, St, shared, 0, w, scale, hide, softmax);
-    for (int n = 1; n < walk.steps(); n++) {
-        add_tile<false>(keys, factors, St, shared, n - 1, w);
-        meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+    if (last == 0) {
+        add_tile<true, true>(keys, factors, St, shared, 0, w);
+    } else {
+        add_tile<true, false>(keys, factors, St, shared, 0, w);
+        meet_tile(factors, St, shared, 1, w, scale, hide, softmax);
+        for (int n = 2; n <= last; n++) {
+            add_tile<false, false>(keys, factors, St, shared, n - 1, w);
+            meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+        }
+        add_tile<false, true>(keys, factors, St, shared, last, w);
     }
-    add_tile<true>(keys, factors, St, shared, walk.steps() - 1, w);
+    add_last_dQ(shared, last, w);
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
 }
 
@@ -437,7 +287,7 @@ __device__ inline void store_gradients(Shared& shared, KeyGradients& keys, const
     #pragma unroll
     for (int r = 0; r < 2; r++) scale_row(keys.dK, r, scale);
     write_tile(shared.K[w], keys.dK);
-    if (!(DELAY && EDGES)) write_tile(shared.V[w], keys.dV);
+    write_tile(shared.V[w], keys.dV);
     publish_tile();
     sync_threads(2 + w, 128);
     if (threadIdx.x % 128 == 0) {
