@@ -65,13 +65,25 @@ struct Keys {
     }
 };
 
+// Whether some query of the tile sees one of ROWS keys from j on.
+__device__ inline bool sees_keys(const Problem& problem, int j, int i0) {
+    bool mine = false;
+    #pragma unroll
+    for (int n = 0; n < ROWS / 32; n++) {
+        const int key = j + 32 * n + threadIdx.x % 32;
+        if (key < problem.L_k) mine |= problem.starts[key] < i0 + B_R && problem.ends[key] > i0;
+    }
+    return __any_sync(0xffffffff, mine);
+}
+
 __device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV, float* parts,
                                const Problem& problem, const ModelSoftmax& softmax,
                                const Walk& walk, const int4* items, int heads) {
     const int w = consumer();
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
     KeyGradients keys = {};
-    meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
+    const Skips skips(walk, [&](int i0) { return sees_keys(problem, walk.j0 + w * ROWS, i0); });
+    meet_tiles(keys, shared, walk, skips, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
     }, softmax);

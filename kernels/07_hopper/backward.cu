@@ -68,7 +68,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
                                const Problem& problem, const Walk& walk) {
     const int w = consumer(), j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
     KeyGradients keys = {};
-    meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
+    const Skips skips(walk, [&](int i0) { return !problem.is_causal || j_w <= i0 + B_R - 1 + shift; });
+    meet_tiles(keys, shared, walk, skips, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         const bool edge =
             j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift);

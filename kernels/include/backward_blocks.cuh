@@ -16,6 +16,9 @@
 // Include after D, BF16 and TURNS are defined.
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
 #pragma once
+#ifndef SKIP
+#define SKIP 0   // a consumer's first and last tile go by if no query there sees its keys; to be measured
+#endif
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
 #include "tile_ring.cuh"
@@ -58,6 +61,18 @@ struct Walk {
     __device__ int tile_of(int n) const { return first + n % each; }
     // Its number among all tiles of all heads.
     __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
+};
+
+// Whether no query of the walk's first tile, and of its last, sees a key of the consumer. One tile it meets.
+struct Skips {
+    bool first, last;
+
+    template <class Sees>
+    __device__ Skips(const Walk& walk, Sees sees) {
+        const int steps = walk.steps();
+        first = SKIP && steps > 1 && !sees(walk.tile_of(0) * B_R);
+        last = SKIP && steps > 1 + first && !sees(walk.tile_of(steps - 1) * B_R);
+    }
 };
 
 // All threads begin so.
@@ -225,6 +240,18 @@ meet_tile(Factors& factors, KeysByQueries& St, Shared& shared, int n, int w, flo
     announce(shared.gate_dSt[buffer]);
 }
 
+// Tile n, of which no query sees the consumer's keys: their dSᵀ is 0.
+__device__ inline void skip_tile(Shared& shared, int n, int w) {
+    const auto [buffer, parity] = place(n);
+    wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);
+    write_dSt(shared.dSt[buffer], LeftFactor{}, w);
+    announce(shared.gate_dSt[buffer]);
+    wait_until_full(shared.gate_Q[buffer], parity);
+    give_back(shared.gate_Q[buffer]);
+    wait_until_full(shared.gate_dO[buffer], parity);
+    give_back(shared.gate_dO[buffer]);
+}
+
 // What tile n adds to dV and dK, and the tile before it to dQ, unless this is the first. While dK's product runs,
 // the next tile's Sᵀ starts, unless this is the last.
 template <bool FIRST, bool LAST>
@@ -258,26 +285,31 @@ __device__ __forceinline__ void add_last_dQ(Shared& shared, int n, int w) {
 // body, so the body begins in the middle of a tile, where none runs.
 template <class Hide>
 __device__ __forceinline__ void
-meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, int w, float scale, Hide hide,
+meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, const Skips& skips, int w, float scale, Hide hide,
            const ModelSoftmax& softmax = {}) {
-    const int last = walk.steps() - 1;
+    const int last = walk.steps() - 1 - skips.last;
     KeysByQueries St;
     Factors factors;
     wait_for_keys(shared);
-    start_tile(St, shared, 0, w);
-    meet_tile(factors, St, shared, 0, w, scale, hide, softmax);
+    if (skips.first) skip_tile(shared, 0, w);
+    start_tile(St, shared, skips.first, w);
+    meet_tile(factors, St, shared, skips.first, w, scale, hide, softmax);
     if (last == 0) {
         add_tile<true, true>(keys, factors, St, shared, 0, w);
     } else {
-        add_tile<true, false>(keys, factors, St, shared, 0, w);
-        meet_tile(factors, St, shared, 1, w, scale, hide, softmax);
+        if (!skips.first) {
+            add_tile<true, false>(keys, factors, St, shared, 0, w);
+            meet_tile(factors, St, shared, 1, w, scale, hide, softmax);
+        }
         for (int n = 2; n <= last; n++) {
             add_tile<false, false>(keys, factors, St, shared, n - 1, w);
             meet_tile(factors, St, shared, n, w, scale, hide, softmax);
         }
         add_tile<false, true>(keys, factors, St, shared, last, w);
     }
+    if (skips.last) skip_tile(shared, last + 1, w);
     add_last_dQ(shared, last, w);
+    if (skips.last) add_last_dQ(shared, last + 1, w);
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
 }
 
