@@ -5,6 +5,7 @@ On a machine with an NVIDIA GPU that nothing else uses, after `make lab`:
     .venv/bin/python -m course_utils bench 02_flash_attention_minimal --record    # and the other chapters
     .venv/bin/python -m course_utils bench best_peers --record      # beside flash-attn-4 and FlashMLA: see below
     .venv/bin/python -m course_utils bench model_softmax --record   # sinks and softcaps, beside flash-attn-4's
+    .venv/bin/python -m course_utils bench held_out --record        # windows at sizes that no kernel was tuned for
     .venv/bin/python -m course_utils bench host --record            # the host's time of a call, of each operator
     .venv/bin/python -m course_utils bench compiled_step --record   # a training step by torch.compile, of chapter 03
     .venv/bin/python -m course_utils bench hopper_ablations --record   # chapter 07's steps without a part

@@ -34,6 +34,7 @@ from course_utils.measured.best_peers import (
     DOCUMENTS,
     FLASH_4,
     FLASH_MLA,
+    NARROW_WINDOWS,
     WINDOWS,
     WINDOWS_BACKWARD,
     Pair,
@@ -65,7 +66,7 @@ def best_peers() -> list[Row]:
     """
     for package in (installed_peers.FLASH_4, installed_peers.FLASH_MLA):
         installed_peers.load(package)
-    return all_parts((dense, dense_backward, windows, windows_backward, documents_packed, blocks, core))
+    return all_parts((dense, dense_backward, windows, narrow_windows, windows_backward, documents_packed, blocks, core))
 
 
 # ---------------------------------------------------------------------------------------------- dense attention
@@ -89,7 +90,7 @@ def dense(
         }
         pattern = patterns.causal() if is_causal else patterns.full()
         work = f"{pattern.kind}, d = {head_dim}"
-        _require_outputs(work, functions, inputs, pattern)
+        require_outputs(work, functions, inputs, pattern)
         rows += timed_pairs(DENSE, work, length, functions)
     return rows
 
@@ -112,7 +113,7 @@ def dense_backward(
             FLASH_4: installed_peers.flash_4_backward(*inputs, grad_output, is_causal=True),
         }
         work = f"causal, d = {head_dim}"
-        _require_gradients(work, functions, inputs, grad_output, patterns.causal())
+        require_gradients(work, functions, inputs, grad_output, patterns.causal())
         rows += timed_pairs(DENSE_BACKWARD, work, length, functions)
     return rows
 
@@ -126,22 +127,33 @@ def windows(
     heads: int = HEADS,
     lengths: Sequence[int] = (4096, 16384, 131072),
     sizes: Sequence[int] = WINDOW_SIZES,
+    head_dim: int = HEAD_DIM,
+    part: str = WINDOWS,
 ) -> list[Row]:
     """Sliding windows, causal, beside flash-attn-4's own."""
     rows: list[Row] = []
     for size, length in itertools.product(sizes, lengths):
-        inputs = random_inputs((1, heads, length, HEAD_DIM), device)
+        inputs = random_inputs((1, heads, length, head_dim), device)
         peers = {FLASH_4: installed_peers.flash_4(*inputs, is_causal=True, window=size)}
-        rows += _sparse(WINDOWS, f"window of {size}", inputs, patterns.sliding_window(size), peers)
+        rows += _sparse(part, f"window of {size}", inputs, patterns.sliding_window(size), peers)
     return rows
 
 
+def narrow_windows(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = (4096, 16384)) -> list[Row]:
+    """The same with 64 columns."""
+    return windows(device=device, heads=heads, lengths=lengths, head_dim=64, part=NARROW_WINDOWS)
+
+
 def windows_backward(
-    *, device: str = "cuda", heads: int = HEADS, length: int = 16384, sizes: Sequence[int] = WINDOW_SIZES
+    *,
+    device: str = "cuda",
+    heads: int = HEADS,
+    lengths: Sequence[int] = (4096, 16384, 32768),
+    sizes: Sequence[int] = WINDOW_SIZES,
 ) -> list[Row]:
     """The backward pass alone of sliding windows."""
     rows: list[Row] = []
-    for size in sizes:
+    for size, length in itertools.product(sizes, lengths):
         *inputs, grad_output = random_inputs((1, heads, length, HEAD_DIM), device, count=4)
         pattern = patterns.sliding_window(size)
         functions: dict[str, Gradients] = {
@@ -149,7 +161,7 @@ def windows_backward(
             FLASH_4: installed_peers.flash_4_backward(*inputs, grad_output, is_causal=True, window=size),
         }
         work = f"window of {size}"
-        _require_gradients(work, functions, inputs, grad_output, pattern)
+        require_gradients(work, functions, inputs, grad_output, pattern)
         kernel = choose_kernel(pattern, length, differentiable=True, device=device).kernel
         rows += timed_pairs(WINDOWS_BACKWARD, work, length, functions, kernel)
     return rows
@@ -187,7 +199,7 @@ def _sparse(part: str, work: str, inputs: Sequence[Tensor], pattern: Pattern, pe
     """`sparse_attention` beside its peers on a pattern, after a check of each."""
     length, device = inputs[0].shape[2], inputs[0].device
     functions = {SPARSE: functools.partial(sparse_attention, *inputs, pattern)} | peers
-    _require_outputs(f"{work}, L = {length}", functions, inputs, pattern)
+    require_outputs(f"{work}, L = {length}", functions, inputs, pattern)
     return timed_pairs(part, work, length, functions, choose_kernel(pattern, length, device=device).kernel)
 
 
@@ -223,24 +235,27 @@ def core(
 # ---------------------------------------------------------------------------------------------- right, and timed
 
 
-def _require_outputs(work: str, functions: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern) -> None:
+def require_outputs(work: str, functions: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern) -> None:
     """Raises RuntimeError unless 32 rows of every output are those of fp32 torch."""
     chosen, expected = some_rows(*inputs, pattern)
     for name, function in functions.items():
         deepseek_sparse.require_right(f"{name}, {work}", function()[:, :, chosen], expected, MOST_OFF)
 
 
-def _require_gradients(
+def require_gradients(
     work: str, functions: dict[str, Gradients], inputs: Sequence[Tensor], grad_output: Tensor, pattern: Pattern
 ) -> None:
-    """Raises RuntimeError unless dq, dk and dv of the first head are those of fp32 torch."""
-    head = [tensor[:1, :1] for tensor in (*inputs, grad_output)]
-    mask = pattern.mask(head[0].shape[2], device=head[0].device)
+    """Raises RuntimeError unless dq, dk and dv of the first key head and its query heads are those of fp32 torch."""
+    query, key, value = inputs
+    group = slice(query.shape[1] // key.shape[1])
+    heads = query[:1, group], key[:1, :1], value[:1, :1], grad_output[:1, group]
+    mask = pattern.mask(query.shape[2], key.shape[2], device=query.device)
     with reference.full_float32():
-        expected = reference.attention_gradients(*head, attn_mask=mask, dtype=torch.float32)
+        expected = reference.attention_gradients(*heads, attn_mask=mask, enable_gqa=True, dtype=torch.float32)
     for name, function in functions.items():
         for which, found, right in zip(("dq", "dk", "dv"), function(), expected, strict=True):
-            deepseek_sparse.require_right(f"{which} of {name}, {work}", found[:1, :1], right, GRADIENT_OFF)
+            some = found[:1, : right.shape[1]]
+            deepseek_sparse.require_right(f"{which} of {name}, {work}", some, right, GRADIENT_OFF)
 
 
 def timed_pairs(

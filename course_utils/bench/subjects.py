@@ -16,6 +16,7 @@ from course_utils.bench import (
     deepseek_sparse,
     flash_attention_minimal,
     flash_attention_v2,
+    held_out,
     hopper,
     hopper_ablations,
     host,
@@ -117,6 +118,7 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
 OTHERS: dict[str, Callable[[], list[Row]]] = {
     "best_peers": best_peers.best_peers,
     "model_softmax": model_softmax.model_softmax,
+    "held_out": held_out.held_out,
     "host": host.host_times,
     "compiled_step": compiled_step.compiled_step,
     "hopper_ablations": hopper_ablations.hopper_ablations,

@@ -212,12 +212,14 @@ def require_right(name: str, out: Tensor, query: Tensor, key: Tensor, value: Ten
 
 
 def some_rows(query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """32 rows, the first and last among them, and their output by fp32 torch."""
+    """32 rows, the first and last among them, and their output by fp32 torch. Query heads may share key heads."""
     query_length, key_length, device = query.shape[2], key.shape[2], query.device
+    group = query.shape[1] // key.shape[1]
+    key, value = (tensor.float().repeat_interleave(group, dim=1) for tensor in (key, value))
     rows = torch.linspace(0, query_length - 1, min(query_length, 32)).long().to(device)
     head = torch.zeros((), dtype=torch.long, device=device)
     mask_mod = pattern.flex_mask_mod(query_length, key_length, device)
     keep = mask_mod(head, head, rows[:, None], torch.arange(key_length, device=device)[None])
-    scores = query[:, :, rows].float() @ key.float().mT * query.shape[-1] ** -0.5
+    scores = query[:, :, rows].float() @ key.mT * query.shape[-1] ** -0.5
     weights = scores.masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num(0)  # a row without a key: 0
-    return rows, weights @ value.float()
+    return rows, weights @ value

@@ -11,6 +11,7 @@ from course_utils.measured.measurement import Measurement
 RECORD = "best_peers"
 DENSE, DENSE_BACKWARD = "dense", "dense, backward"
 WINDOWS, WINDOWS_BACKWARD = "window", "window, backward"
+NARROW_WINDOWS = "window, d = 64"
 DOCUMENTS, BLOCKS, CORE = "documents", "equal blocks", "sparse MLA core"
 FLASH_4, FLASH_MLA, CUDNN_VIEW = "flash-attn-4", "FlashMLA", "cuDNN, a batch of blocks"
 PACKAGES = {FLASH_4: "flash-attn-4", FLASH_MLA: "sgl-flash-mla"}  # what pip installs; torch brings cuDNN

@@ -87,9 +87,6 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         const int i_w = work.i0 + w * ROWS;
         const Keys top = keys_of(problem, i_w), bottom = keys_of(problem, i_w + ROWS - 1);
         const Keys* seen = shared.seen[w] + warp_row();
-        if (threadIdx.x % 128 < ROWS)
-            shared.seen[w][threadIdx.x % 128] = keys_of(problem, i_w + threadIdx.x % 128);
-        sync_threads(1 + w, 128);
         int j = work.tiles.last();
         Rows rows;                                                      // line 2
         Output O = {};
@@ -106,6 +103,10 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
                 wait_until_full(shared.gate_V[buffer], parity);         // line 10
                 start_output(O, P, shared.V[buffer]);                   // line 11
                 pass_turn(w);
+            } else {   // while S runs: what each row sees
+                if (threadIdx.x % 128 < ROWS)
+                    shared.seen[w][threadIdx.x % 128] = keys_of(problem, i_w + threadIdx.x % 128);
+                sync_threads(1 + w, 128);
             }
             if (is_first)
                 wait_for_product<0>(S);                                 // line 4

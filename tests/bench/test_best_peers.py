@@ -23,6 +23,7 @@ from course_utils.measured.best_peers import (
     DOCUMENTS,
     FLASH_4,
     FLASH_MLA,
+    NARROW_WINDOWS,
     WINDOWS,
     WINDOWS_BACKWARD,
     Pair,
@@ -107,7 +108,7 @@ def test_dense_attention_is_timed_full_and_causal_and_its_speed_is_ours_over_the
 def test_gradients_are_timed_beside_the_peers(timed):
     (dense,) = names(bench.dense_backward(**DENSE_SMALL))
     assert dense == ("causal, d = 64", 40, "flash_attention_hopper", None, FLASH_4)
-    (window,) = names(bench.windows_backward(device="cpu", heads=1, length=80, sizes=(24,)))
+    (window,) = names(bench.windows_backward(device="cpu", heads=1, lengths=(80,), sizes=(24,)))
     assert window == ("window of 24", 80, "sparse_attention", "range", FLASH_4)
 
 
@@ -115,6 +116,8 @@ def test_patterns_are_timed_beside_the_peers_with_the_kernel_that_the_operator_c
     one = {"device": "cpu", "heads": 1}
     (window,) = names(bench.windows(**one, lengths=(80,), sizes=(24,)))
     assert window == ("window of 24", 80, "sparse_attention", "range", FLASH_4)
+    narrow = bench.narrow_windows(**one, lengths=(80,))
+    assert [row["work"] for row in narrow] == [f"window of {size}" for size in bench.WINDOW_SIZES]
     (packed,) = names(bench.documents_packed(**one, lengths=(1040,)))
     assert packed == ("documents of 512 to 3072, causal", 1040, "sparse_attention", "range", FLASH_4)
     found = names(bench.blocks(**one, length=256, sizes=(128,)))
@@ -161,7 +164,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 def test_the_record_of_the_course_has_every_part():
     record = measured.load("best_peers")
-    parts = {DENSE, DENSE_BACKWARD, WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS, CORE}
+    parts = {DENSE, DENSE_BACKWARD, WINDOWS, NARROW_WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS, CORE}
     found = pairs(record, parts)
     assert len(found) == len(record.rows) and "H200" in record.device and record.date >= "2026-11-29"
     assert "none" not in (record.versions["flash-attn-4"], record.versions["sgl-flash-mla"])

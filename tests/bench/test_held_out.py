@@ -1,0 +1,85 @@
+"""Sizes for which no kernel was tuned: each beside its neighbour, by the pairs that it keeps, once it is right."""
+
+import itertools
+import json
+
+import pytest
+
+from course_utils import timing
+from course_utils.bench import held_out as bench
+from course_utils.patterns import sliding_window
+
+SMALL = {"heads": 2, "length": 80, "ragged": 50, "windows": {24: (20, 30)}, "head_dims": (64,)}
+SIZES = {  # name: window, heads, queries and keys
+    "neighbour": (24, 2, 80, 80),
+    "window of 20": (20, 2, 80, 80),
+    "window of 30": (30, 2, 80, 80),
+    "L = 79": (24, 2, 79, 79),
+    "L = 81": (24, 2, 81, 81),
+    "L = 50": (24, 2, 50, 50),
+    "GQA 4/1, L = 40": (24, 4, 40, 40),
+    "L_q = 40, L_k = 80": (24, 2, 40, 80),
+}
+
+
+def check(rows):
+    assert [(row["part"], row["name"]) for row in rows] == list(itertools.product(("forward", "backward"), SIZES))
+    for row in rows:
+        window, heads, queries, keys = SIZES[row["name"]]
+        assert row["pairs"] == heads * int(sliding_window(window).mask(queries, keys).sum())
+        assert (row["head_dim"], row["of"]) == (64, 24)
+        of_a_pair = 4 if row["part"] == "forward" else 10
+        assert row["useful_tflop_per_s"] == pytest.approx(of_a_pair * 64 * row["pairs"] / row["median_ms"] / 1e9)
+        assert row["low"] <= row["of_neighbour"] <= row["high"]
+    json.dumps(rows)
+
+
+def test_each_size_is_timed_both_ways_and_its_efficiency_is_by_the_pairs_that_it_keeps(one_run_each, monkeypatch):
+    monkeypatch.setattr(bench, "RUNS", 1)
+    rows = bench.held_out(device="cpu", **SMALL)
+    check(rows)
+    for row in rows:  # all are said to take the same time
+        assert row["of_neighbour"] == pytest.approx(row["pairs"] / rows[0]["pairs"])
+
+
+def test_a_size_that_takes_twice_as_long_for_as_many_pairs_is_half_as_efficient(monkeypatch):
+    def compare(functions, **options):
+        return {name: timing.Timing(1.0 + (name == "window of 20"), 0.1) for name in functions}
+
+    monkeypatch.setattr(timing, "compare", compare)
+    neighbour, held, *_ = bench.held_out(device="cpu", **SMALL)
+    assert neighbour["of_neighbour"] == neighbour["low"] == neighbour["high"] == 1
+    assert held["of_neighbour"] == pytest.approx(held["pairs"] / neighbour["pairs"] / 2)
+
+
+@pytest.mark.gpu
+def test_its_smallest_form_runs_on_a_gpu():
+    check(bench.held_out(**SMALL))
+
+
+def half_of_dk(key):
+    return key.detach() + 0.5 * (key - key.detach())
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "change", "message"),
+    [
+        (
+            lambda q, k: q.shape[1] > k.shape[1],
+            lambda k: k.roll(1, dims=1),
+            "sparse_attention, d = 64, GQA 8/2, L = 40",
+        ),
+        (lambda q, k: q.shape[1] > k.shape[1], half_of_dk, "dk of sparse_attention, d = 64, GQA 8/2, L = 40"),
+        (lambda q, k: q.shape[2] < k.shape[2], half_of_dk, "dk of sparse_attention, d = 64, L_q = 40, L_k = 80"),
+    ],
+    ids=["keys of another head", "half of dk of a group", "half of dk of fewer queries"],
+)
+def test_what_is_wrong_is_an_error(one_run_each, monkeypatch, is_wrong, change, message):
+    operator = bench.sparse_attention
+
+    def mistaken(query, key, value, **options):
+        return operator(query, change(key) if is_wrong(query, key) else key, value, **options)
+
+    monkeypatch.setattr(bench, "sparse_attention", mistaken)
+    with pytest.raises(RuntimeError, match=f"^{message} is off by"):
+        bench.held_out(device="cpu", **SMALL | {"heads": 4})
