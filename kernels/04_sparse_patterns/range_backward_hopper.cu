@@ -4,7 +4,8 @@
 // Key j is seen by the queries starts[j] <= i < ends[j]. A window, sinks, equal blocks and documents are all of
 // this form, and one kernel serves them: a lane has two keys of its block, whose four numbers it reads once.
 // A block meets the tiles of queries that its item names (key_columns.cuh): all that see one of its keys, or a
-// part of them. A warp hides pairs only in tiles that some of its 16 keys are not seen by as a whole.
+// part of them. A consumer lets the first or the last of these tiles go by if none of its queries sees one of the
+// consumer's 64 keys. A warp hides pairs only in tiles that some of its 16 keys are not seen by as a whole.
 //
 // With -DTURNS=1 blocks that add to the same tile of dQ take turns in the order of the items. Statistics, dQ_sum,
 // turns and the rounding of dQ: backward_prepare and backward_finish of 07_hopper/backward.cu.
@@ -65,12 +66,12 @@ struct Keys {
     }
 };
 
-// Whether some query of the tile sees one of ROWS keys from j on.
-__device__ inline bool sees_keys(const Problem& problem, int j, int i0) {
+// Whether some query of the tile from i0 on sees one of a consumer's keys, the first of which is j_w.
+__device__ inline bool tile_sees(const Problem& problem, int i0, int j_w) {
     bool mine = false;
     #pragma unroll
     for (int n = 0; n < ROWS / 32; n++) {
-        const int key = j + 32 * n + threadIdx.x % 32;
+        const int key = j_w + 32 * n + threadIdx.x % 32;
         if (key < problem.L_k) mine |= problem.starts[key] < i0 + B_R && problem.ends[key] > i0;
     }
     return __any_sync(0xffffffff, mine);
@@ -82,8 +83,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
     const int w = consumer();
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
     KeyGradients keys = {};
-    const Skips skips(walk, [&](int i0) { return sees_keys(problem, walk.j0 + w * ROWS, i0); });
-    meet_tiles(keys, shared, walk, skips, w, problem.scale, [&](KeysByQueries& Pt, int n) {
+    const SkippedTiles skipped(walk, [&](int i0) { return tile_sees(problem, i0, walk.j0 + w * ROWS); });
+    meet_tiles(keys, shared, walk, skipped, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
     }, softmax);

@@ -11,8 +11,9 @@
 // are laid out as left factors of Pᵀ dO and dSᵀ Q, and stay in registers. Only dSᵀ, of which dQ needs all
 // keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
 // of dQ, 64 × 64 numbers, and hands it to its adder, a thread that has the copy engine add it to dQ_sum.
-// Under GQA a block loops over the query heads that share its key head. What a block does with a tile of
-// queries is in backward_blocks.cuh.
+// Under GQA a block loops over the query heads that share its key head. With a causal mask a consumer lets
+// the first tile of queries go by if none of them sees its keys. What a block does with a tile is in
+// backward_blocks.cuh.
 //
 // Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).
 //
@@ -68,8 +69,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
                                const Problem& problem, const Walk& walk) {
     const int w = consumer(), j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
     KeyGradients keys = {};
-    const Skips skips(walk, [&](int i0) { return !problem.is_causal || j_w <= i0 + B_R - 1 + shift; });
-    meet_tiles(keys, shared, walk, skips, w, problem.scale, [&](KeysByQueries& Pt, int n) {
+    const SkippedTiles skipped(walk, [&](int i0) { return !problem.is_causal || j_w < i0 + B_R + shift; });
+    meet_tiles(keys, shared, walk, skipped, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         const bool edge =
             j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift);

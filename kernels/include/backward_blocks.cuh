@@ -3,8 +3,9 @@
 //
 // A producer brings the tiles. A consumer has 64 of the keys, and keeps their dK and dV in registers. Of each
 // tile it computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code, then Pᵀ and dSᵀ, and what they add to dV,
-// dK and dQ. Sᵀ of the next tile starts before the products of this one end. A kernel says which tiles a block
-// meets (Walk), which pairs are hidden, and whose turn it is.
+// dK and dQ. Sᵀ of the next tile starts before the products of this one end. The first or the last tile a
+// consumer lets go by if none of the queries sees its keys. A kernel says which tiles a block meets (Walk), which
+// of them a consumer skips (SkippedTiles), which pairs are hidden, and whose turn it is.
 //
 // In one thing the loop differs from the paper's: dQ of a tile is computed one tile later. It needs the rows of
 // dSᵀ of both consumers, and a tile later the other's are likely there: so consumers do not wait for each other
@@ -16,9 +17,6 @@
 // Include after D, BF16 and TURNS are defined.
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
 #pragma once
-#ifndef SKIP
-#define SKIP 0   // a consumer's first and last tile go by if no query there sees its keys; to be measured
-#endif
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
 #include "tile_ring.cuh"
@@ -63,15 +61,19 @@ struct Walk {
     __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
 };
 
-// Whether no query of the walk's first tile, and of its last, sees a key of the consumer. One tile it meets.
-struct Skips {
+// Tiles of the walk that a consumer lets go by, since none of their queries sees one of its keys: the first and the
+// last, but never all. sees(i0): whether some query of the tile from i0 on does.
+// Not where a tile has as many queries as the block has keys: there causal rows of equal lengths and windows of a
+// multiple of 128 keys leave nothing to skip.
+struct SkippedTiles {
     bool first, last;
 
     template <class Sees>
-    __device__ Skips(const Walk& walk, Sees sees) {
+    __device__ SkippedTiles(const Walk& walk, Sees sees) {
+        constexpr bool may_skip = B_R < B_C;
         const int steps = walk.steps();
-        first = SKIP && steps > 1 && !sees(walk.tile_of(0) * B_R);
-        last = SKIP && steps > 1 + first && !sees(walk.tile_of(steps - 1) * B_R);
+        first = may_skip && steps > 1 && !sees(walk.tile_of(0) * B_R);
+        last = may_skip && steps > 1 + first && !sees(walk.tile_of(steps - 1) * B_R);
     }
 };
 
@@ -167,21 +169,24 @@ __device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& 
     });
 }
 
-// For dQ, which needs all keys of the block: the consumer's rows of dSᵀ to shared memory.
-__device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
-    const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
-    #pragma unroll
-    for (int n = 0; n < B_R / 16; n++) {
-        const scalar_t* chunk = tile + in_panels(B_C, row, 2 * n + lane / 16);
-        stmatrix_x4((unsigned)__cvta_generic_to_shared(chunk), dSt[n]);
-    }
-}
-
 // The warp has written its part of what others wait for at the gate.
 __device__ inline void announce(Gate& gate) {
     publish_tile();
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(&gate.full);
+}
+
+// For dQ, which needs all keys of the block: the consumer's rows of dSᵀ of tile n to shared memory.
+__device__ inline void write_dSt(Shared& shared, const LeftFactor& dSt, int n, int w) {
+    const auto [buffer, parity] = place(n);
+    wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);   // dQ of tile n − 2 has been computed
+    const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
+    #pragma unroll
+    for (int c = 0; c < B_R / 16; c++) {
+        const scalar_t* chunk = shared.dSt[buffer] + in_panels(B_C, row, 2 * c + lane / 16);
+        stmatrix_x4((unsigned)__cvta_generic_to_shared(chunk), dSt[c]);
+    }
+    announce(shared.gate_dSt[buffer]);
 }
 
 // Starts dQ = dS K of tile n, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
@@ -235,17 +240,14 @@ meet_tile(Factors& factors, KeysByQueries& St, Shared& shared, int n, int w, flo
     score_gradients(dPt, St, statistics.delta, statistics.LSE, factor);
     pack_weights(factors.Pt, St);
     pack_weights(factors.dSt, dPt);
-    wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);   // dQ of tile n − 2 has been computed
-    write_dSt(shared.dSt[buffer], factors.dSt, w);
-    announce(shared.gate_dSt[buffer]);
+    write_dSt(shared, factors.dSt, n, w);
 }
 
-// Tile n, of which no query sees the consumer's keys: their dSᵀ is 0.
+// Tile n, of which no query sees the consumer's keys: no product of its own, and zeros for dQ. It waits for the tile
+// even so: if both consumers gave a buffer back before its tile is there, the next one would be requested too early.
 __device__ inline void skip_tile(Shared& shared, int n, int w) {
     const auto [buffer, parity] = place(n);
-    wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);
-    write_dSt(shared.dSt[buffer], LeftFactor{}, w);
-    announce(shared.gate_dSt[buffer]);
+    write_dSt(shared, LeftFactor{}, n, w);
     wait_until_full(shared.gate_Q[buffer], parity);
     give_back(shared.gate_Q[buffer]);
     wait_until_full(shared.gate_dO[buffer], parity);
@@ -281,23 +283,23 @@ __device__ __forceinline__ void add_last_dQ(Shared& shared, int n, int w) {
     hand_over(shared, dQ, n, w);
 }
 
-// Consumer w meets all tiles of the walk, one or more. ptxas lets no product run across the end of a loop's
-// body, so the body begins in the middle of a tile, where none runs.
+// Consumer w meets the tiles of the walk, one or more, but for the skipped ones. ptxas lets no product run across the
+// end of a loop's body, so the body begins in the middle of a tile, where none runs.
 template <class Hide>
 __device__ __forceinline__ void
-meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, const Skips& skips, int w, float scale, Hide hide,
-           const ModelSoftmax& softmax = {}) {
-    const int last = walk.steps() - 1 - skips.last;
+meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, const SkippedTiles& skipped, int w, float scale,
+           Hide hide, const ModelSoftmax& softmax = {}) {
+    const int first = skipped.first, last = walk.steps() - 1 - skipped.last;
     KeysByQueries St;
     Factors factors;
     wait_for_keys(shared);
-    if (skips.first) skip_tile(shared, 0, w);
-    start_tile(St, shared, skips.first, w);
-    meet_tile(factors, St, shared, skips.first, w, scale, hide, softmax);
+    if (skipped.first) skip_tile(shared, 0, w);
+    start_tile(St, shared, first, w);
+    meet_tile(factors, St, shared, first, w, scale, hide, softmax);
     if (last == 0) {
         add_tile<true, true>(keys, factors, St, shared, 0, w);
     } else {
-        if (!skips.first) {
+        if (!skipped.first) {   // no tile before it adds to dQ
             add_tile<true, false>(keys, factors, St, shared, 0, w);
             meet_tile(factors, St, shared, 1, w, scale, hide, softmax);
         }
@@ -307,9 +309,9 @@ meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, const Skips& sk
         }
         add_tile<false, true>(keys, factors, St, shared, last, w);
     }
-    if (skips.last) skip_tile(shared, last + 1, w);
+    if (skipped.last) skip_tile(shared, last + 1, w);
     add_last_dQ(shared, last, w);
-    if (skips.last) add_last_dQ(shared, last + 1, w);
+    if (skipped.last) add_last_dQ(shared, last + 1, w);
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
 }
 
