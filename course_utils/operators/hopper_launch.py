@@ -69,7 +69,7 @@ class E4M3Tile(HopperTile):
 
 
 class BackwardTile(NamedTuple):
-    """Options of backward.cu; its blocks have two consumers, each with ROWS keys, and a producer."""
+    """Options of backward.cu; its blocks have two consumers, each with ROWS keys, a producer and two adders."""
 
     head_dim: int
     takes_turns: bool = False  # blocks add to dQ in a fixed order
@@ -86,7 +86,7 @@ class BackwardTile(NamedTuple):
     @property
     def shared_bytes(self) -> int:
         """K and V; Q, dO, dS and the statistics twice, of this tile and the next or the last; dQ; barriers."""
-        return 8 * self.head_dim * (ROWS + self.rows) + 528 * self.rows + 32880
+        return 8 * self.head_dim * (ROWS + self.rows) + 528 * self.rows + 32928
 
 
 # For each head dimension, the tile for short causal rows, and that for all others.

@@ -4,7 +4,8 @@
 // Key j is seen by the queries starts[j] <= i < ends[j]. A window, sinks, equal blocks and documents are all of
 // this form, and one kernel serves them: a lane has two keys of its block, whose four numbers it reads once.
 // A block meets the tiles of queries that its item names (key_columns.cuh): all that see one of its keys, or a
-// part of them. A warp hides pairs only in tiles that some of its 16 keys are not seen by as a whole.
+// part of them. A consumer lets the first or the last of these tiles go by if none of its queries sees one of the
+// consumer's 64 keys. A warp hides pairs only in tiles that some of its 16 keys are not seen by as a whole.
 //
 // With -DTURNS=1 blocks that add to the same tile of dQ take turns in the order of the items. Statistics, dQ_sum,
 // turns and the rounding of dQ: backward_prepare and backward_finish of 07_hopper/backward.cu.
@@ -12,7 +13,7 @@
 //
 // grid   range_backward (items · heads, H / group / heads, B); `heads` divides H / group
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
-// block  range_backward (384): two consumers with 64 keys each, a producer and an adder; merge_gradients (256)
+// block  range_backward (384): two consumers with 64 keys each, a producer and two adders; merge_gradients (256)
 // layout Q, dO, K, V, dK, dV, statistics, dQ_sum, turns: as `backward` of 07_hopper/backward.cu takes them;
 //        dK and dV once more as pointers for merge_gradients
 //        starts, ends [L_k], int, from 0 to L_q; starts never falls
@@ -20,7 +21,7 @@
 //        a multiple of B_R, first < end; no two items of a tile of keys meet the same tile of queries
 //        order: with TURNS=1, of each item's tiles of queries how many items before it meet the same one; those
 //        of item n from order_at[n] on; both int
-// shared range_backward 512·D + 8·D·B_R + 528·B_R + 32880 bytes, dynamic; B_R = 8192 / D
+// shared range_backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1 | -DD=64 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=64 -DBF16=0 -DTURNS=1 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=1 -DSOFTCAP=1
 // arch: sm_90a only
@@ -65,13 +66,25 @@ struct Keys {
     }
 };
 
+// Whether some query of the tile from i0 on sees one of a consumer's keys, the first of which is j_w.
+__device__ inline bool tile_sees(const Problem& problem, int i0, int j_w) {
+    bool mine = false;
+    #pragma unroll
+    for (int n = 0; n < ROWS / 32; n++) {
+        const int key = j_w + 32 * n + threadIdx.x % 32;
+        if (key < problem.L_k) mine |= problem.starts[key] < i0 + B_R && problem.ends[key] > i0;
+    }
+    return __any_sync(0xffffffff, mine);
+}
+
 __device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV, float* parts,
                                const Problem& problem, const ModelSoftmax& softmax,
                                const Walk& walk, const int4* items, int heads) {
     const int w = consumer();
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
     KeyGradients keys = {};
-    meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
+    const SkippedTiles skipped(walk, [&](int i0) { return tile_sees(problem, i0, walk.j0 + w * ROWS); });
+    meet_tiles(keys, shared, walk, skipped, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
     }, softmax);
@@ -100,11 +113,13 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();
-        if (threadIdx.x == CONSUMER_THREADS)
+        const int warp = (threadIdx.x - CONSUMER_THREADS) / 32;
+        if (threadIdx.x % 32 != 0 || warp > CONSUMERS) return;
+        if (warp == 0)
             produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
-        else if (threadIdx.x == CONSUMER_THREADS + 32) {
+        else {
             const int* my_turns = TURNS ? order + order_at[blockIdx.x / heads] : nullptr;
-            add_dQ(shared, dQ_sum, turns, walk, [&](int n) { return my_turns[n % each]; });
+            add_dQ(shared, dQ_sum, turns, walk, warp - 1, [&](int n) { return my_turns[n % each]; });
         }
     } else {
         raise_register_limit<240>();

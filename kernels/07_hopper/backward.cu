@@ -10,8 +10,9 @@
 // A consumer has 64 keys and computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code: then Pᵀ and dSᵀ
 // are laid out as left factors of Pᵀ dO and dSᵀ Q, and stay in registers. Only dSᵀ, of which dQ needs all
 // keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
-// of dQ, 64 × 64 numbers, and hands it to a thread that has the copy engine add it to dQ_sum. Under GQA a
-// block loops over the query heads that share its key head. What a block does with a tile of queries is in
+// of dQ, 64 × 64 numbers, and hands it to its adder, a thread that has the copy engine add it to dQ_sum.
+// Under GQA a block loops over the query heads that share its key head. With a causal mask a consumer lets
+// the first tile of queries go by if none of them sees its keys. What a block does with a tile is in
 // backward_blocks.cuh.
 //
 // Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).
@@ -19,14 +20,14 @@
 // grid   backward_prepare, backward_finish (T, H, B), with T = ceil(L_q / B_R)
 //        backward (ceil(L_k / 128), H / group, B)
 // block  backward_prepare, backward_finish (256)
-//        backward (384): two consumers with 64 keys each, a producer and an adder
+//        backward (384): two consumers with 64 keys each, a producer and two adders
 // layout Q, O, dO, dQ [B·H, L_q, D], K, V, dK, dV [B·H / group, L_k, D], fp16 or bf16; for `backward` Q
 //        and dO through tensor maps with boxes of B_R rows, the others with boxes of 64 rows
 //        (copy_engine.cuh); LSE [B·H, L_q], fp32; of each tile of B_R queries its Statistics, and
 //        dQ_sum as two pieces of 64 × 64: queries 0 to 63 and 64 to 127, or for D = 128 columns 0 to 63
 //        and 64 to 127; of a piece eight columns after the other, as a warpgroup's registers hold them
 //        (warpgroup.cuh); turns [B·H, T], int; query head h reads key head h / group
-// shared backward 512·D + 8·D·B_R + 528·B_R + 32880 bytes, dynamic; B_R = 8192 / D
+// shared backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1
 // arch: sm_90a only
@@ -68,7 +69,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
                                const Problem& problem, const Walk& walk) {
     const int w = consumer(), j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
     KeyGradients keys = {};
-    meet_tiles(keys, shared, walk, w, problem.scale, [&](KeysByQueries& Pt, int n) {
+    const SkippedTiles skipped(walk, [&](int i0) { return !problem.is_causal || j_w < i0 + B_R + shift; });
+    meet_tiles(keys, shared, walk, skipped, w, problem.scale, [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         const bool edge =
             j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift);
@@ -91,10 +93,12 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();
-        if (threadIdx.x == CONSUMER_THREADS)
+        const int warp = (threadIdx.x - CONSUMER_THREADS) / 32;
+        if (threadIdx.x % 32 != 0 || warp > CONSUMERS) return;
+        if (warp == 0)
             produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
-        else if (threadIdx.x == CONSUMER_THREADS + 32)
-            add_dQ(shared, dQ_sum, turns, walk,
+        else
+            add_dQ(shared, dQ_sum, turns, walk, warp - 1,
                    [&](int n) { return turn_of_block(problem, walk.tile_of(n)); });
     } else {
         raise_register_limit<240>();

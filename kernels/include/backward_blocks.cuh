@@ -3,8 +3,15 @@
 //
 // A producer brings the tiles. A consumer has 64 of the keys, and keeps their dK and dV in registers. Of each
 // tile it computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code, then Pᵀ and dSᵀ, and what they add to dV,
-// dK and dQ. Sᵀ of the next tile starts before the products of this one end. An adder hands dQ to the copy
-// engine. A kernel says which tiles a block meets (Walk), which pairs are hidden, and whose turn it is.
+// dK and dQ. Sᵀ of the next tile starts before the products of this one end. A consumer lets the first or last
+// tile go by if none of the tile's queries sees its keys. A kernel says which tiles a block meets (Walk), which of
+// them a consumer skips (SkippedTiles), which pairs are hidden, and whose turn it is.
+//
+// In one thing the loop differs from the paper's: dQ of a tile is computed one tile later. It needs the rows of
+// dSᵀ of both consumers, and a tile later the other's are likely there: so consumers do not wait for each other
+// in the middle of a tile. Each consumer computes a piece of dQ, and hands it to an adder of its own, a thread
+// that has the copy engine add it to global memory.
+//
 // The layout of the statistics and of dQ_sum: 07_hopper/backward.cu, whose first and last kernel make them
 // and read them.
 // Include after D, BF16 and TURNS are defined.
@@ -25,12 +32,12 @@ struct Shared {
     scalar_t K[CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and dV
     scalar_t Q[BUFFERS][B_R * D], dO[BUFFERS][B_R * D];
     scalar_t dSt[2][B_C * B_R];   // panels of 64 queries
-    float dQ[CONSUMERS * PIECE];  // from the consumers to the adder
+    float dQ[CONSUMERS][PIECE];   // from each consumer to its adder
     Statistics statistics[BUFFERS];
     Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
-    Gate gate_K, gate_V, gate_dQ;
+    Gate gate_K, gate_V, gate_dSt[2], gate_dQ[CONSUMERS];
 };
-static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 32880, "the kernels' headers");
+static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 32928, "the kernels' headers");
 
 typedef float KeysByQueries[B_R / 8][4];
 typedef unsigned LeftFactor[B_R / 16][4];
@@ -54,6 +61,22 @@ struct Walk {
     __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
 };
 
+// Tiles of the walk that a consumer lets go by, since none of their queries sees one of its keys: the first and the
+// last, but never all. sees(i0): whether some query of the tile from i0 on does.
+// Not where a tile has as many queries as the block has keys: there causal rows of equal lengths and windows of a
+// multiple of 128 keys leave nothing to skip.
+struct SkippedTiles {
+    bool first, last;
+
+    template <class Sees>
+    __device__ SkippedTiles(const Walk& walk, Sees sees) {
+        constexpr bool may_skip = B_R < B_C;
+        const int steps = walk.steps();
+        first = may_skip && steps > 1 && !sees(walk.tile_of(0) * B_R);
+        last = may_skip && steps > 1 + first && !sees(walk.tile_of(steps - 1) * B_R);
+    }
+};
+
 // All threads begin so.
 __device__ inline void initialize(Shared& shared) {
     if (threadIdx.x == 0) {
@@ -61,7 +84,8 @@ __device__ inline void initialize(Shared& shared) {
         initialize(shared.gate_dO, 4 * CONSUMERS);
         initialize(shared.gate_K, 4 * CONSUMERS);
         initialize(shared.gate_V, 4 * CONSUMERS);
-        initialize(shared.gate_dQ, 1, 4 * CONSUMERS);
+        initialize(shared.gate_dSt, 4 * CONSUMERS, 4 * CONSUMERS);
+        initialize(shared.gate_dQ, 1, 4);
         publish_barriers();
     }
     __syncthreads();
@@ -93,22 +117,23 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     }
 }
 
-// One thread is the adder: dQ_sum += dQ, tile by tile. If blocks take turns, turn(tile) of them add to a tile
-// before this one does.
+// One thread is the adder of consumer w: dQ_sum += its piece of dQ, tile by tile. If blocks take turns, turn(n) of
+// them add to the walk's tile n before this one does, and end a turn for each piece.
 template <class Turn>
-__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const Walk& walk, Turn turn) {
+__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const Walk& walk, int w, Turn turn) {
+    Gate& gate = shared.gate_dQ[w];
     #pragma unroll 1   // as above
     for (int n = 0; n < walk.steps(); n++) {
         const long long number = walk.number(n);
-        wait_until_full(shared.gate_dQ, n % 2);
-        if (TURNS) wait_for_turn(turns + number, turn(n));
-        add_floats(dQ_sum + number * (CONSUMERS * PIECE), shared.dQ);
+        wait_until_full(gate, n % 2);
+        if (TURNS) wait_for_turns(turns + number, CONSUMERS * turn(n));
+        add_floats(dQ_sum + (number * CONSUMERS + w) * PIECE, shared.dQ[w]);
         if (TURNS) {
             finish_stores();
             end_turn(turns + number);
         }
         wait_for_stores();
-        arrive(&shared.gate_dQ.empty);
+        arrive(&gate.empty);
     }
 }
 
@@ -144,20 +169,32 @@ __device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& 
     });
 }
 
-// For dQ, which needs all keys of the block: the consumer's rows of dSᵀ to shared memory.
-__device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
-    const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
-    #pragma unroll
-    for (int n = 0; n < B_R / 16; n++) {
-        const scalar_t* chunk = tile + in_panels(B_C, row, 2 * n + lane / 16);
-        stmatrix_x4((unsigned)__cvta_generic_to_shared(chunk), dSt[n]);
-    }
+// The warp has written its part of what others wait for at the gate.
+__device__ inline void announce(Gate& gate) {
+    publish_tile();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(&gate.full);
 }
 
-// Starts dQ = dS K, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
-__device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const scalar_t* K, int w) {
-    const unsigned long long ds = descriptor(dSt + (D == 64 ? w * B_C * 64 : 0));
-    const unsigned long long k = descriptor(K + (D == 64 ? 0 : w * ROWS * 64));
+// For dQ, which needs all keys of the block: the consumer's rows of dSᵀ of tile n to shared memory.
+__device__ inline void write_dSt(Shared& shared, const LeftFactor& dSt, int n, int w) {
+    const auto [buffer, parity] = place(n);
+    wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);   // dQ of tile n − 2 has been computed
+    const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
+    #pragma unroll
+    for (int c = 0; c < B_R / 16; c++) {
+        const scalar_t* chunk = shared.dSt[buffer] + in_panels(B_C, row, 2 * c + lane / 16);
+        stmatrix_x4((unsigned)__cvta_generic_to_shared(chunk), dSt[c]);
+    }
+    announce(shared.gate_dSt[buffer]);
+}
+
+// Starts dQ = dS K of tile n, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
+__device__ inline void start_dQ(QueryGradients& dQ, Shared& shared, int n, int w) {
+    const auto [buffer, parity] = place(n);
+    wait_until_full(shared.gate_dSt[buffer], parity);
+    const unsigned long long ds = descriptor(shared.dSt[buffer] + (D == 64 ? w * B_C * 64 : 0));
+    const unsigned long long k = descriptor(shared.K[0] + (D == 64 ? 0 : w * ROWS * 64));
     wgmma_fence();
     #pragma unroll
     for (int key = 0; key < B_C; key += 16)
@@ -166,16 +203,15 @@ __device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const s
     wgmma_commit();
 }
 
-// The consumer's piece of dQ of tile n to the adder, eight columns after the other.
+// The consumer's piece of dQ of tile n, whose product has ended, to the adder, eight columns after the other.
 __device__ inline void hand_over(Shared& shared, const QueryGradients& dQ, int n, int w) {
-    wait_for(&shared.gate_dQ.empty, n % 2 ^ 1);
-    float4* piece = reinterpret_cast<float4*>(shared.dQ + w * PIECE) + threadIdx.x % 128;
+    give_back(shared.gate_dSt[place(n).buffer]);
+    wait_for(&shared.gate_dQ[w].empty, n % 2 ^ 1);
+    float4* piece = reinterpret_cast<float4*>(shared.dQ[w]) + threadIdx.x % 128;
     #pragma unroll
     for (int c = 0; c < 8; c++)
         piece[128 * c] = make_float4(dQ[c][0], dQ[c][1], dQ[c][2], dQ[c][3]);
-    publish_tile();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(&shared.gate_dQ.full);
+    announce(shared.gate_dQ[w]);
 }
 
 // Starts Sᵀ = K Qᵀ of tile n.
@@ -204,45 +240,78 @@ meet_tile(Factors& factors, KeysByQueries& St, Shared& shared, int n, int w, flo
     score_gradients(dPt, St, statistics.delta, statistics.LSE, factor);
     pack_weights(factors.Pt, St);
     pack_weights(factors.dSt, dPt);
-    write_dSt(shared.dSt[n % 2], factors.dSt, w);   // the other may still be read for the last dQ
-    publish_tile();
+    write_dSt(shared, factors.dSt, n, w);
 }
 
-// What tile n adds to dV, dQ and dK. While dK's product runs, the next tile's Sᵀ starts, unless this is the last.
-template <bool LAST>
+// Tile n, of which no query sees the consumer's keys: no product of its own, and zeros for dQ. It waits for the tile
+// even so: if both consumers gave a buffer back before its tile is there, the next one would be requested too early.
+__device__ inline void skip_tile(Shared& shared, int n, int w) {
+    const auto [buffer, parity] = place(n);
+    write_dSt(shared, LeftFactor{}, n, w);
+    wait_until_full(shared.gate_Q[buffer], parity);
+    give_back(shared.gate_Q[buffer]);
+    wait_until_full(shared.gate_dO[buffer], parity);
+    give_back(shared.gate_dO[buffer]);
+}
+
+// What tile n adds to dV and dK, and the tile before it to dQ, unless this is the first. While dK's product runs,
+// the next tile's Sᵀ starts, unless this is the last.
+template <bool FIRST, bool LAST>
 __device__ __forceinline__ void
 add_tile(KeyGradients& keys, const Factors& factors, KeysByQueries& St, Shared& shared, int n, int w) {
     const int buffer = place(n).buffer;
     QueryGradients dQ;
     start_output(keys.dV, factors.Pt, shared.dO[buffer]);   // dV += Pᵀ dO
-    sync_threads(1, CONSUMER_THREADS);                      // dSᵀ is complete
-    start_dQ(dQ, shared.dSt[n % 2], shared.K[0], w);
+    if constexpr (!FIRST) start_dQ(dQ, shared, n - 1, w);   // dQ = dS K of the tile before
     start_output(keys.dK, factors.dSt, shared.Q[buffer]);   // dK += dSᵀ Q
-    wait_for_product<2>(keys.dV);
+    wait_for_product<1 + !FIRST>(keys.dV);
     give_back(shared.gate_dO[buffer]);
-    wait_for_product<1>(dQ);
-    hand_over(shared, dQ, n, w);
+    if constexpr (!FIRST) {
+        wait_for_product<1>(dQ);
+        hand_over(shared, dQ, n - 1, w);
+    }
     if constexpr (!LAST) start_tile(St, shared, n + 1, w);
     wait_for_product<!LAST>(keys.dK);
     give_back(shared.gate_Q[buffer]);
 }
 
-// Consumer w meets all tiles of the walk, one or more. ptxas lets no product run across the end of a loop's
-// body, so the body begins in the middle of a tile, where none runs.
+// What tile n adds to dQ, once no other product runs.
+__device__ __forceinline__ void add_last_dQ(Shared& shared, int n, int w) {
+    QueryGradients dQ;
+    start_dQ(dQ, shared, n, w);
+    wait_for_product<0>(dQ);
+    hand_over(shared, dQ, n, w);
+}
+
+// Consumer w meets the tiles of the walk, one or more, but for the skipped ones. ptxas lets no product run across the
+// end of a loop's body, so the body begins in the middle of a tile, where none runs.
 template <class Hide>
 __device__ __forceinline__ void
-meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, int w, float scale, Hide hide,
-           const ModelSoftmax& softmax = {}) {
+meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, const SkippedTiles& skipped, int w, float scale,
+           Hide hide, const ModelSoftmax& softmax = {}) {
+    const int first = skipped.first, last = walk.steps() - 1 - skipped.last;
     KeysByQueries St;
     Factors factors;
     wait_for_keys(shared);
-    start_tile(St, shared, 0, w);
-    meet_tile(factors, St, shared, 0, w, scale, hide, softmax);
-    for (int n = 1; n < walk.steps(); n++) {
-        add_tile<false>(keys, factors, St, shared, n - 1, w);
-        meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+    if (skipped.first) skip_tile(shared, 0, w);
+    start_tile(St, shared, first, w);
+    meet_tile(factors, St, shared, first, w, scale, hide, softmax);
+    if (last == 0) {
+        add_tile<true, true>(keys, factors, St, shared, 0, w);
+    } else {
+        if (!skipped.first) {   // no tile before it adds to dQ
+            add_tile<true, false>(keys, factors, St, shared, 0, w);
+            meet_tile(factors, St, shared, 1, w, scale, hide, softmax);
+        }
+        for (int n = 2; n <= last; n++) {
+            add_tile<false, false>(keys, factors, St, shared, n - 1, w);
+            meet_tile(factors, St, shared, n, w, scale, hide, softmax);
+        }
+        add_tile<false, true>(keys, factors, St, shared, last, w);
     }
-    add_tile<true>(keys, factors, St, shared, walk.steps() - 1, w);
+    if (skipped.last) skip_tile(shared, last + 1, w);
+    add_last_dQ(shared, last, w);
+    if (skipped.last) add_last_dQ(shared, last + 1, w);
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
 }
 
