@@ -7,8 +7,10 @@
 //
 // As consumers skip different tiles, they cannot take turns as in range_hopper.cu: each goes its own pace,
 // and one computes its softmax while the other multiplies. So a consumer does one thing after the other;
-// to start the next tile's products before, as range_hopper.cu does, made it 2 to 3 % slower on an H200.
+// to start the next tile's products before, as range_hopper.cu does, made the kernel slower on an H200.
 // Items are short, so the next item's Q comes while this item's is in use, and O takes its own Q's place.
+// Q in registers was 2 to 3 % faster, but is nothing to rely on: at D = 64, where Q and P have as many
+// registers, ptxas of CUDA 12.8 to 13.0 gives both the same ones, though Q is needed for the next tile.
 //
 // grid   (as many blocks as the GPU has multiprocessors, at most one for each item)
 // block  (128 · CONSUMERS + 128): CONSUMERS = 2, with 64 queries each, and a producer

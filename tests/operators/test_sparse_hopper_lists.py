@@ -245,6 +245,13 @@ def test_shared_memory_is_what_the_kernel_lays_out_and_nothing_spills():
         ("words[r].y >>", "words[r].x >>", "strewn", (130, 150)),
         (".bits[w];", ".bits[0];", "BigBird", (300, 300)),
         ("give_back(shared.gate_V[buffer]);\n                continue", "continue", "far apart", (640, 640)),
+        ("give_back_last();   // if the consumer has seen no tile", "", "causal", (300, 100)),
+        (
+            "item_place(int round) { return {round % 2, round / 2 % 2}",
+            "item_place(int round) { return {0, round % 2}",
+            "full",
+            (400, 100),
+        ),
     ],
 )
 def test_a_broken_kernel_fails_the_check(break_kernel, right, wrong, name, lengths):
