@@ -7,7 +7,8 @@ The way of a call of `sparse_attention`; the others have the same stops, or fewe
 3. torch's dispatcher, which finds the operator by its schema (`library`)
 4. the tensors as kernels take them, and empty results (`attention`, `prepare`)
 5. which kernel, from lengths, device and pattern alone (`sparse_choice`)
-6. the launch of that kernel: tile, grid, lists, kept with the pattern (`sparse_launch`, `sparse_hopper`, `sparse_work`)
+6. the launch of that kernel: tile, grid, lists, kept with the pattern (`sparse_launch`, `sparse_work`; on a Hopper GPU
+   `sparse_hopper`, `sparse_hopper_lists`)
 7. the launch with the tensors of this call (`cuda.ReadyLaunch`)
 8. the CUDA driver, or the emulator
 

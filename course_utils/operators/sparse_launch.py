@@ -4,6 +4,7 @@ Hopper GPU those of `sparse_hopper` where it has the pattern."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +13,13 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
-from course_utils.operators import hopper_launch, sparse_hopper
+from course_utils.operators import hopper_launch, sparse_hopper, sparse_hopper_lists
 from course_utils.operators.attention import MOST_COLUMNS, Backward, Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
 from course_utils.operators.sparse_hopper_backward import ready_range_backward
 from course_utils.operators.sparse_parts import merged, parts_argument
-from course_utils.operators.sparse_work import Columns, class_tiles, columns_of, range_columns, work_items
+from course_utils.operators.sparse_work import Columns, Work, class_tiles, columns_of, range_columns, work_items
 from course_utils.operators.tensor_core import (
     BACKWARD_TENSORS,
     BACKWARD_TILES,
@@ -251,32 +252,49 @@ def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, .
 
 
 class ListMask(NamedTuple):
-    """Launches of block_sparse.cu and block_sparse_backward.cu."""
+    """Launches of block_sparse.cu, on a Hopper GPU also of block_sparse_hopper.cu, and block_sparse_backward.cu."""
 
     lists: BlockLists
 
     def forward(self, call: Call) -> Forward:
         lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
+        if takes_wgmma(call.device) and call.is_plain and head_dim == sparse_hopper_lists.HEAD_DIM:
+            return self._on_hopper(call)
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
         work = work_items(lists, batch * heads)
-        kernels = module(f"{FOLDER}/block_sparse.cu", (*tile.options, *call.softmax_options), call.dtype)
         tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (parts_argument(work),)
         attend = ReadyLaunch(
-            kernels.get_function("block_sparse_forward"),
+            self._kernels(call, lists.block).get_function("block_sparse_forward"),
             (len(work.items), heads, batch),
             (tile.threads,),
             (*FORWARD_TENSORS, *tables, *parts, *call.scalars, lists.indptr, *call.softmax_arguments),
             tile.shared_bytes,
         )
+        return self._with_merge(attend, call, work, lists.block)
+
+    def _on_hopper(self, call: Call) -> Forward:
+        """By block_sparse_hopper.cu."""
+        found = sparse_hopper_lists.tile_lists(self.lists, math.prod(call.query_shape[:2]))
+        attend = sparse_hopper_lists.forward(call, self.lists, found)
+        return self._with_merge(attend, call, found.work, hopper_launch.ROWS)
+
+    def _with_merge(self, attend: ReadyLaunch, call: Call, work: Work, rows: int) -> Forward:
+        """The launch, and if it leaves parts that of merge_parts. rows: of a part."""
         if not work.parts:
             return attend
+        batch, heads, _, head_dim = call.query_shape
         merge = ReadyLaunch(
-            kernels.get_function("merge_parts"),
-            (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
+            self._kernels(call, rows).get_function("merge_parts"),
+            (len(work.split_rows) * rows // MERGED_ROWS, heads, batch),
             (32 * MERGED_ROWS,),
             (LAID_OUT, LAID_OUT, work.split_rows, LAID_OUT, LAID_OUT, call.scalars[0]),
         )
-        return _SplitRows(attend, merge, (work.parts, batch, heads, lists.block, head_dim))
+        return _SplitRows(attend, merge, (work.parts, batch, heads, rows, head_dim))
+
+    def _kernels(self, call: Call, block: int) -> RawModule:
+        """block_sparse.cu for blocks of so many rows."""
+        tile = fitting(BLOCK_TILES[call.query_shape[3], block], call.device)
+        return module(f"{FOLDER}/block_sparse.cu", (*tile.options, *call.softmax_options), call.dtype)
 
     def dk_dv(self, call: Call, adds_dq: bool) -> DkDv:
         tile, kernels = self._backward(call, adds_dq)
@@ -309,7 +327,7 @@ class ListMask(NamedTuple):
 
 
 class _SplitRows(NamedTuple):
-    """The launches of block_sparse.cu and of merge_parts. shape: of the parts, which each call allocates."""
+    """The launches of block_sparse_forward and of merge_parts. shape: of the parts, which each call allocates."""
 
     attend: ReadyLaunch
     merge: ReadyLaunch
@@ -435,5 +453,6 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     ]
     if takes_wgmma(device):
         options += [("range_hopper", of_file) for of_file in sparse_hopper.forward_options()]
+        options.append(("block_sparse_hopper", sparse_hopper_lists.OPTIONS))
         options += [("range_backward_hopper", hopper_launch.BackwardTile(head_dim).options) for head_dim in HEAD_DIMS]
     return [module(f"{FOLDER}/{file}.cu", of_file, dtype) for file, of_file in options]

@@ -10,7 +10,7 @@
 #include "warpgroup.cuh"
 
 static_assert(D == 64 || D == 128, "D must be 64 or 128");
-static_assert(B_C == 128, "B_C must be 128, the columns that a product has");
+static_assert(B_C == 64 || B_C == 128, "B_C must be 64 or 128, the columns that a product has");
 
 constexpr int ROWS = 64;   // queries of a warpgroup
 

@@ -35,9 +35,12 @@ def test_sparse_launches_have_every_pattern_dtype_and_kind_of_heads():
     under_ranges = [one for one in found if one.kernels == sparse.RANGES]
     kinds = {(one.case.head_dim, one.dtype, one.case.heads != one.case.kv_heads) for one in under_ranges}
     assert len(kinds) == 8
-    for kernels in (sparse.RANGES, sparse.DENSE, sparse.DILATED, sparse.LISTS):
+    for kernels, head_dims in (
+        *((kernels, set(HEAD_DIMS)) for kernels in (sparse.RANGES, sparse.DENSE, sparse.DILATED)),
+        *((sparse.PORTABLE_LISTS, {64}), (sparse.LISTS, {128}), (sparse.SPLIT_LISTS, {128})),
+    ):
         of = [one for one in found if one.kernels == kernels]
-        assert {one.dtype for one in of} == set(DTYPES) and {one.case.head_dim for one in of} == set(HEAD_DIMS)
+        assert {one.dtype for one in of} == set(DTYPES) and {one.case.head_dim for one in of} == head_dims
     assert with_many_items([one.case for one in found]) >= 0.6
     lengths = {(one.case.query_length, one.case.key_length) for one in found}
     assert lengths == {*sparse.RAGGED, *sparse.EVEN, *sparse.LONG, *sparse.WHOLE}

@@ -1,13 +1,23 @@
 """What the tests of several operators use."""
 
 import pytest
+import torch
 
 from course_utils import cuda
-from course_utils.operators import flash_v2, hopper_launch, serving, tensor_core
+from course_utils.operators import flash_v2, hopper_launch, serving, sparse_launch, tensor_core
 from course_utils.toolchain.source import with_headers
 
 # What operators.serving looks up for a call.
 READY_SERVING = "ready_attention", "ready_append", "ready_step", "ready_merge"
+
+
+@pytest.fixture
+def by_hopper_kernels(request, monkeypatch):
+    """What a Hopper GPU takes for a pattern; the emulator runs it as well."""
+    device = request.getfixturevalue("device") if "device" in request.fixturenames else torch.device("cpu")
+    if device.type == "cuda" and not tensor_core.takes_wgmma(device):
+        pytest.skip("this GPU is no Hopper")
+    monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: True)
 
 
 @pytest.fixture

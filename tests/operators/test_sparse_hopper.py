@@ -12,13 +12,14 @@ from course_utils.cuda import KernelError, read_kernel
 from course_utils.emulator import sanitize
 from course_utils.operators import sparse_attention, sparse_hopper, sparse_launch
 from course_utils.operators.attention import Call
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS
 from course_utils.patterns import Ranges
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 from tests.helpers import model_softmax, tensors
 from tests.helpers.deterministic import told_to_be_deterministic
 
+pytestmark = pytest.mark.usefixtures("by_hopper_kernels")
 HALF = torch.float16
 random = partial(tensors.random, dtype=HALF)
 
@@ -44,14 +45,6 @@ LENGTHS = ((1, 1), (65, 65), (128, 128), (300, 300), (130, 270), (270, 130), (20
 def documents(length):
     ends = sorted({length // 3, length // 3 + 1, length // 2, length} - {0})
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
-
-
-@pytest.fixture(autouse=True)
-def by_hopper_kernels(request, monkeypatch):
-    device = request.getfixturevalue("device") if "device" in request.fixturenames else torch.device("cpu")
-    if device.type == "cuda" and not takes_wgmma(device):
-        pytest.skip("this GPU is no Hopper")
-    monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: True)
 
 
 def check(name, lengths, n=0, *, device="cpu", dtype=HALF, gradients=False, **change):

@@ -1,5 +1,6 @@
-"""Thirty-nine shapes of `sparse_attention`, forward and backward, under patterns of every kind that a Hopper GPU has a
-kernel for, and of two that it has not: dilated ranges in the backward pass, and lists of blocks.
+"""Forty-five shapes of `sparse_attention`, forward and backward, under patterns of every kind that a Hopper GPU has a
+kernel for. It has none for lists of blocks with 64 columns, nor for the backward pass of lists and of dilated ranges:
+there the portable kernels run.
 
 The gradients are those under `torch.use_deterministic_algorithms`. Before anything is launched, each shape's call is
 seen to choose the kernels that are named here.
@@ -23,6 +24,7 @@ from course_utils.cuda import Kernel, ReadyLaunch
 from course_utils.operators import hopper_launch, sparse_attention, tensor_core
 from course_utils.operators.sparse_hopper import RANGE_FORWARD
 from course_utils.operators.sparse_hopper_backward import RANGE_BACKWARD
+from course_utils.operators.sparse_hopper_lists import BLOCK_SPARSE_FORWARD
 from course_utils.operators.sparse_launch import FOLDER
 from course_utils.patterns import Pattern
 from tests.helpers.deterministic import told_to_be_deterministic
@@ -32,13 +34,16 @@ COMMAND, RECORD, LAUNCHES = "python -m tests.nvidia.soak sparse", "sparse_soak",
 RANGES = {RANGE_FORWARD, hopper_launch.BACKWARD, RANGE_BACKWARD}
 DILATED = {RANGE_FORWARD, tensor_core.BACKWARD, f"{FOLDER}/range_backward.cu"}
 DENSE = {hopper_launch.FORWARD, hopper_launch.BACKWARD}
-LISTS = {f"{FOLDER}/block_sparse.cu", f"{FOLDER}/block_sparse_backward.cu", tensor_core.BACKWARD}
+PORTABLE_LISTS = {f"{FOLDER}/block_sparse.cu", f"{FOLDER}/block_sparse_backward.cu", tensor_core.BACKWARD}
+SPLIT_LISTS = PORTABLE_LISTS | {BLOCK_SPARSE_FORWARD}  # the parts are merged by block_sparse.cu
+LISTS = SPLIT_LISTS - {f"{FOLDER}/block_sparse.cu"}
 
 RAGGED = (1, 300), (129, 257), (700, 1025), (1500, 1300)
 EVEN = (2, 300), (130, 258), (1500, 1300)
 LONG = (2100, 2100), (2048, 2300)  # at d = 64 for blocks of three consumers
 WHOLE = (384, 384), (768, 768), (1152, 1152)
 TYPES = (64, torch.float16), (128, torch.bfloat16), (128, torch.float16), (64, torch.bfloat16)
+OF_64, OF_128 = ([of for of in TYPES if of[0] == head_dim] for head_dim in (64, 128))
 
 
 def documents(length: int) -> Pattern:
@@ -48,21 +53,25 @@ def documents(length: int) -> Pattern:
     )
 
 
-# What makes the pattern for a number of keys, the files of the kernels that the operator chooses, and lengths.
-KINDS: tuple[tuple[Callable[[int], Pattern], set[str], Sequence[tuple[int, int]]], ...] = (
-    (lambda _: patterns.sliding_window(33), RANGES, RAGGED),
-    (lambda _: patterns.sliding_window(200), RANGES, RAGGED),
-    (lambda _: patterns.sliding_window(2048), RANGES, LONG),
-    (lambda _: patterns.streaming(4, 300), RANGES, RAGGED),
-    (lambda _: patterns.streaming(130, 60), RANGES, LONG),  # more than a tile of sinks; their columns are cut
-    (lambda _: patterns.local(90), RANGES, RAGGED),
-    (lambda length: documents(length) & patterns.causal(), RANGES, RAGGED),
-    (documents, RANGES, RAGGED),
-    (lambda _: patterns.block_diagonal(200), RANGES, RAGGED),
-    (lambda _: patterns.block_diagonal(300) & patterns.causal(), RANGES, RAGGED),  # chunks
-    (lambda _: patterns.block_diagonal(384), DENSE, WHOLE),
-    (lambda _: patterns.dilated(65, 2), DILATED, EVEN),
-    (lambda _: patterns.bigbird(64), LISTS, RAGGED),
+# What makes the pattern for a number of keys, the files of the kernels that the operator chooses, lengths, and head
+# dimensions with dtypes.
+Kind = tuple[Callable[[int], Pattern], set[str], Sequence[tuple[int, int]], Sequence[tuple[int, torch.dtype]]]
+KINDS: tuple[Kind, ...] = (
+    (lambda _: patterns.sliding_window(33), RANGES, RAGGED, TYPES),
+    (lambda _: patterns.sliding_window(200), RANGES, RAGGED, TYPES),
+    (lambda _: patterns.sliding_window(2048), RANGES, LONG, TYPES),
+    (lambda _: patterns.streaming(4, 300), RANGES, RAGGED, TYPES),
+    (lambda _: patterns.streaming(130, 60), RANGES, LONG, TYPES),  # more than a tile of sinks; their columns are cut
+    (lambda _: patterns.local(90), RANGES, RAGGED, TYPES),
+    (lambda length: documents(length) & patterns.causal(), RANGES, RAGGED, TYPES),
+    (documents, RANGES, RAGGED, TYPES),
+    (lambda _: patterns.block_diagonal(200), RANGES, RAGGED, TYPES),
+    (lambda _: patterns.block_diagonal(300) & patterns.causal(), RANGES, RAGGED, TYPES),  # chunks
+    (lambda _: patterns.block_diagonal(384), DENSE, WHOLE, TYPES),
+    (lambda _: patterns.dilated(65, 2), DILATED, EVEN, TYPES),
+    (lambda _: patterns.bigbird(64), PORTABLE_LISTS, RAGGED, OF_64),
+    (lambda _: patterns.bigbird(64), LISTS, RAGGED, OF_128),
+    (lambda _: patterns.bigbird(64), SPLIT_LISTS, LONG[:1], OF_128),  # the first queries are global, and see all keys
 )
 
 
@@ -79,10 +88,10 @@ def cases() -> list[SparseCase]:
     """Three of each kind. Under ranges there are all eight combinations of head dimension, dtype and grouped heads, and
     two of three shapes have many items."""
     chosen = []
-    for n, (make, kernels, lengths) in enumerate(KINDS):
+    for n, (make, kernels, lengths, types) in enumerate(KINDS):
         for m in range(3):
             query_length, key_length = lengths[(n + m) % len(lengths)]
-            head_dim, dtype = TYPES[(n // 4 + m) % len(TYPES)]
+            head_dim, dtype = types[(n // 4 + m) % len(types)]
             heads, kv_heads = (8, 2) if (n // 2 + m) % 2 and kernels is not DENSE else (4, 4)
             batch = batch_of_many_items(heads, query_length) if (n + m) % 3 else 2
             case = AttentionCase(batch, heads, kv_heads, query_length, key_length, head_dim, False, "planted")

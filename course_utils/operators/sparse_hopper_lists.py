@@ -1,0 +1,122 @@
+"""Block lists on a Hopper GPU: kernels/04_sparse_patterns/block_sparse_hopper.cu, and the lists that it takes. Its
+functions return launches and launch nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import COUNTER, LAID_OUT, ReadyLaunch
+from course_utils.operators.attention import Call, int_scalars
+from course_utils.operators.hopper_launch import L2_SHARE, ROWS, blocks_that_stay, map_as
+from course_utils.operators.sparse_parts import parts_argument
+from course_utils.operators.sparse_work import Work, split_evenly
+from course_utils.operators.tensor_core import defines, kernel
+from course_utils.patterns import BlockLists
+
+BLOCK_SPARSE_FORWARD = "04_sparse_patterns/block_sparse_hopper.cu"
+HEAD_DIM = 128  # the only one: with 64 columns block_sparse.cu was as fast on an H200 at 16 K tokens
+OPTIONS = defines(D=HEAD_DIM)  # all but the dtype's
+CONSUMERS, BUFFERS = 2, 5
+THREADS = 128 * (CONSUMERS + 1)
+# Two places of Q and O for each consumer, the tiles of K and V, what these are, barriers, three items of work.
+SHARED_BYTES = 256 * HEAD_DIM * (CONSUMERS + BUFFERS) + 352
+KEYS = 64  # of a tile
+WHOLE, UNSEEN = -1, -2  # of a tile, in the place of its bits
+MULTIPROCESSORS = 132  # of a large GPU
+SHORTEST_PART = 32  # tiles: cutting a shorter list, and merging it again, does not pay
+
+
+class TileLists(NamedTuple):
+    """What the blocks of threads of block_sparse_hopper.cu do, of a head.
+
+    tiles: int32 `[n, 4]`, (tile of 64 keys, then for each consumer the first word of the bits of its 64 × 64 pairs,
+    WHOLE or UNSEEN; unused). work: its items are blocks of the consumers' rows, the shortest first; its rows that are
+    split and their parts are of 64 rows.
+    """
+
+    tiles: Tensor
+    work: Work
+
+
+def tile_lists(lists: BlockLists, heads: int) -> TileLists:
+    """The tiles that each block of 64 · CONSUMERS rows sees, each tile once, as pieces of work for `heads` heads of the
+    whole batch.
+
+    A list is cut if it is longer than an eighth of a multiprocessor's share, unless most are about as long, or there
+    are too few to go round; as `sparse_work.work_items` does it.
+    """
+    row, tile, bits = _pairs_of_tiles(lists)
+    columns, blocks = ceil_div(lists.L_k, KEYS), ceil_div(lists.L_q, ROWS * CONSUMERS)
+    codes, number = torch.unique(row // CONSUMERS * columns + tile, return_inverse=True)
+    tiles = torch.full((len(codes), 4), UNSEEN, dtype=torch.int32, device=lists.device)
+    tiles[:, 0] = codes % columns
+    tiles[number, 1 + row % CONSUMERS] = bits
+
+    counts = torch.bincount(codes // columns, minlength=blocks)
+    share, typical = len(tiles) * heads / MULTIPROCESSORS, 2 * len(tiles) / blocks
+    pieces = split_evenly(counts, int(max(SHORTEST_PART, min(typical, share), share / 8)))
+    items = pieces.items
+    items[:, 1:3] += (counts.cumsum(0) - counts)[items[:, :1]]
+    shortest_first = torch.argsort(items[:, 2] - items[:, 1], stable=True)
+    split_rows = _rows_of_consumers(pieces, ceil_div(lists.L_q, ROWS))
+    work = Work(items[shortest_first].int().contiguous(), split_rows.int().contiguous(), CONSUMERS * pieces.parts)
+    return TileLists(tiles, work)
+
+
+def _pairs_of_tiles(lists: BlockLists) -> tuple[Tensor, Tensor, Tensor]:
+    """For each 64 × 64 pairs of the lists' blocks: the row of 64 queries and the tile of 64 keys, int64 `[n]`, and the
+    first word of their bits, int32 `[n]`, or WHOLE."""
+    per_block = lists.block // KEYS
+    place = torch.arange(per_block, device=lists.device)
+    row = lists.entry_rows.long()[:, None, None] * per_block + place[:, None]
+    tile = lists.indices.long()[:, None, None] * per_block + place
+    word = lists.bits_index[:, None, None] * (lists.block**2 // 32) + place[:, None] * (2 * lists.block)
+    bits = torch.where(lists.bits_index[:, None, None] < 0, WHOLE, word + place * (KEYS // 32)).int()
+    row, tile, bits = (of_pairs.flatten() for of_pairs in torch.broadcast_tensors(row, tile, bits))
+    exists = (row * ROWS < lists.L_q) & (tile * KEYS < lists.L_k)
+    return row[exists], tile[exists], bits[exists]
+
+
+def _rows_of_consumers(pieces: Work, rows: int) -> Tensor:
+    """The split rows of 64 queries, int64 `[m, 4]`, as merge_parts takes them. Consumer w has the parts from
+    w · pieces.parts on."""
+    consumer = torch.arange(CONSUMERS, device=pieces.items.device)
+    block, first, end, nothing = pieces.split_rows[:, :, None].unbind(1)
+    first, end = first + consumer * pieces.parts, end + consumer * pieces.parts
+    split = torch.stack((block * CONSUMERS + consumer, first, end, nothing.expand_as(first)), dim=2).flatten(0, 1)
+    return split[split[:, 0] < rows]
+
+
+def forward(call: Call, lists: BlockLists, found: TileLists) -> ReadyLaunch:
+    """The launch with query, key, value, out and lse, and the parts and their lse if `found.work` has some."""
+    batch, heads, _, _ = call.query_shape
+    query_length, _, group, factor = call.scalars
+    items, of_rows, of_keys = found.work.items, map_as(call.query_shape, ROWS), map_as(call.key_shape, KEYS)
+    return ReadyLaunch(
+        kernel(BLOCK_SPARSE_FORWARD, OPTIONS, call.dtype, "block_sparse_forward"),
+        (min(len(items) * batch * heads, blocks_that_stay(call.device)),),
+        (THREADS,),
+        (
+            *(of_rows, of_keys, of_keys, of_rows),
+            *(LAID_OUT, COUNTER),
+            *2 * (parts_argument(found.work),),
+            *(query_length, group, factor),
+            *int_scalars(batch * heads, heads_at_once(call)),
+            *(items, np.int32(len(items)), found.tiles, lists.bits),
+            *int_scalars(lists.block // 32, found.work.parts // CONSUMERS),
+        ),
+        SHARED_BYTES,
+    )
+
+
+def heads_at_once(call: Call) -> int:
+    """How many heads the blocks work on at the same time: as many as have their keys and values in the L2 cache."""
+    batch, heads, _, head_dim = call.query_shape
+    _, kv_heads, key_length, _ = call.key_shape
+    kept = L2_SHARE * heads // (2 * kv_heads * key_length * head_dim * call.dtype.itemsize)
+    return min(max(1, kept), batch * heads)

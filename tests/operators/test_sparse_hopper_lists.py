@@ -1,0 +1,267 @@
+"""block_sparse_hopper.cu and its lists: what a Hopper GPU takes for block lists, which the emulator runs here as
+well."""
+
+from functools import partial
+from zlib import crc32
+
+import pytest
+import torch
+
+from course_utils import checks, patterns
+from course_utils.cuda import KernelError, read_kernel
+from course_utils.emulator import sanitize
+from course_utils.operators import block_sparse_attention, sparse_attention, sparse_hopper_lists, sparse_launch
+from course_utils.operators.attention import Call
+from course_utils.operators.sparse_hopper_lists import (
+    BLOCK_SPARSE_FORWARD,
+    CONSUMERS,
+    HEAD_DIM,
+    UNSEEN,
+    WHOLE,
+    tile_lists,
+)
+from course_utils.operators.tensor_core import DTYPES
+from course_utils.patterns import BlockLists
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
+from tests.helpers import tensors
+
+pytestmark = pytest.mark.usefixtures("by_hopper_kernels")
+HALF = torch.float16
+random = partial(tensors.random, dtype=HALF)
+
+
+def strewn(b, h, i, j):
+    return (7 * i + 3 * j) % 11 < 2
+
+
+def far_apart(b, h, i, j):
+    """The second 64 rows see the first tile and one far behind, the first ones all between."""
+    return ((i // 64) % 2 == 0) | (j < 5) | (j >= 64 * 8)
+
+
+PATTERNS = {
+    "BigBird": lambda: patterns.bigbird(block=64, global_blocks=1, window_blocks=1, random_blocks=2, seed=5),
+    "BigBird, blocks of 16": lambda: patterns.bigbird(block=16, global_blocks=1, seed=5),
+    "global tokens": lambda: patterns.global_tokens([0, 70]),
+    "strewn": lambda: patterns.from_mask_mod(strewn),
+    "far apart": lambda: patterns.from_mask_mod(far_apart),
+    "full": patterns.full,
+    "causal": patterns.causal,
+    "window": lambda: patterns.sliding_window(20),
+}
+LENGTHS = ((1, 1), (65, 65), (128, 128), (300, 300), (130, 270), (270, 130), (200, 3), (1, 200))
+
+
+@pytest.fixture
+def short_parts(monkeypatch):
+    """Lists are cut where they are longer than two tiles and than most."""
+    monkeypatch.setattr(sparse_hopper_lists, "SHORTEST_PART", 2)
+
+
+def check(name, lengths, n=0, *, block=64, device="cpu", dtype=HALF, gradients=False, **change):
+    """Against float64 under the dense mask, with inputs whose kind and heads follow from n."""
+    pattern = PATTERNS[name]()
+    values = {
+        "batch": 1 + n % 2,
+        "heads": 2,
+        "kv_heads": 1 + (n // 2) % 2,
+        "head_dim": HEAD_DIM,
+        "kind": checks.KINDS[n % len(checks.KINDS)],
+        "scale": (None, None, 0.25)[n % 3],
+    }
+    case = checks.AttentionCase(query_length=lengths[0], key_length=lengths[1], is_causal=False, **(values | change))
+    operator = partial(block_sparse_attention, block_lists=pattern.block_lists(*lengths, block=block, device=device))
+    mask, seed = pattern.mask(*lengths), crc32(f"{name} {lengths} {n}".encode())
+    options = {"device": device, "dtype": dtype, "gradients": gradients, "lse": True, "attn_mask": mask, "seed": seed}
+    for report in checks.check_case(operator, case, **options):
+        assert report.passed, f"{name}, {case}, {dtype}, seed {seed}: {report}"
+
+
+# ---------------------------------------------------------------------------------------------- right
+
+
+@pytest.mark.parametrize("block", patterns.lists.BLOCKS)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_output_and_lse_are_correct(device, thinned, name, block):
+    first = list(PATTERNS).index(name) + block // 128
+    for n, lengths in thinned([*enumerate(LENGTHS, first)], 4, first % 4):
+        check(name, lengths, n, block=block, device=device)
+
+
+@pytest.mark.parametrize("name", ["BigBird", "global tokens", "far apart"])
+def test_long_rows_are_cut_and_merged(device, short_parts, name):
+    for n, (lengths, block) in enumerate((((700, 700), 64), ((300, 800), 128))):
+        check(name, lengths, 3 * n + 1, block=block, device=device, heads=4)
+
+
+def test_tiles_that_a_consumer_does_not_see_may_be_many(device):
+    """More than there are places in the ring."""
+    for n, name in enumerate(("far apart", "BigBird")):
+        check(name, (640, 640), 3 * n, device=device, batch=1, heads=1, kv_heads=1)
+
+
+def test_gradients_are_correct(device):
+    check("BigBird", (200, 200), 2, device=device, gradients=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("block", patterns.lists.BLOCKS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_all_lengths_on_a_gpu(name, dtype, block):
+    for n, lengths in enumerate((*LENGTHS, (1000, 1000), (1500, 2500), (5000, 5000))):
+        check(name, lengths, n, block=block, device="cuda", dtype=dtype)
+
+
+def test_every_run_gives_the_same_bits(device, short_parts):
+    inputs = [random(1, 4, 700, HEAD_DIM, device=device, seed=seed) for seed in range(3)]
+    pattern = PATTERNS["BigBird"]()
+    first = sparse_attention(*inputs, pattern, return_lse=True)
+    for _ in range(99 if device.type == "cuda" else 1):
+        with checks.poisoned_outputs():
+            assert all(map(torch.equal, first, sparse_attention(*inputs, pattern, return_lse=True)))
+
+
+def test_the_sanitizer_finds_nothing(short_parts):
+    with sanitize() as report:
+        for name, block, lengths in (("BigBird", 64, (500, 500)), ("far apart", 64, (640, 640))):
+            lists = PATTERNS[name]().block_lists(*lengths, block=block)
+            query, key, value = (random(1, 2, length, HEAD_DIM) for length in (lengths[0], lengths[1], lengths[1]))
+            block_sparse_attention(query, key, value, lists)
+    assert report.launches >= 3 and not report.findings, str(report)
+
+
+def test_a_row_with_nan_stays_nan_and_the_others_do_not(short_parts):
+    query, key, value = (random(1, 1, 400, HEAD_DIM, seed=seed) for seed in range(3))
+    query[0, 0, [70, 200]] = torch.nan
+    out, lse = sparse_attention(query, key, value, patterns.global_tokens([70]), return_lse=True)
+    rows = out.isnan().all(-1)[0, 0]
+    assert rows.nonzero().flatten().tolist() == [70, 200] and torch.equal(lse.isnan()[0, 0], rows)
+
+
+def test_rows_that_see_no_key():
+    query, (key, value) = (
+        random(1, 1, 300, HEAD_DIM, seed=0),
+        (random(1, 1, 100, HEAD_DIM, seed=seed) for seed in (1, 2)),
+    )
+    lists = PATTERNS["causal"]().block_lists(300, 100)
+    with checks.poisoned_outputs():
+        out, lse = block_sparse_attention(query, key, value, lists, return_lse=True)
+    assert not out[0, 0, :200].any() and (lse[0, 0, :200] == -torch.inf).all() and lse[0, 0, 200:].isfinite().all()
+
+
+def test_lists_without_an_entry():
+    nothing = torch.zeros(0, dtype=torch.int32)
+    lists = BlockLists(64, 70, 70, torch.zeros(3, dtype=torch.int32), nothing, nothing, nothing.view(0, 64, 2))
+    with checks.poisoned_outputs():
+        out, lse = block_sparse_attention(
+            *(random(1, 1, 70, HEAD_DIM, seed=seed) for seed in range(3)), lists, return_lse=True
+        )
+    assert not out.any() and (lse == -torch.inf).all()
+
+
+# ---------------------------------------------------------------------------------------------- the lists
+
+
+@pytest.mark.parametrize("block", patterns.lists.BLOCKS)
+@pytest.mark.parametrize("name", ["BigBird", "strewn", "causal"])
+def test_the_lists_say_the_mask(name, block):
+    """Tile by tile, as the kernel reads them."""
+    lists = PATTERNS[name]().block_lists(700, 800, block=block)
+    found = tile_lists(lists, 1)
+    mask, words = torch.zeros(11 * 64, 13 * 64, dtype=torch.bool), lists.bits.flatten()
+    met = torch.zeros(len(found.tiles), dtype=torch.int32)
+    for of_block, first, end, _ in found.work.items.tolist():
+        met[first:end] += 1
+        for tile, *bits in found.tiles[first:end].tolist():
+            assert max(bits[:CONSUMERS]) > UNSEEN
+            for w, at in enumerate(bits[:CONSUMERS]):
+                if at == UNSEEN:
+                    continue
+                rows = torch.arange(64)[:, None] * (block // 32) + torch.arange(64) // 32
+                seen = torch.ones(64, 64, dtype=torch.bool)
+                if at != WHOLE:
+                    seen = (words[at + rows] >> torch.arange(64) % 32 & 1).bool()
+                i0, j0 = (of_block * CONSUMERS + w) * 64, tile * 64
+                assert not mask[i0 : i0 + 64, j0 : j0 + 64].any()
+                mask[i0 : i0 + 64, j0 : j0 + 64] = seen
+    assert torch.equal(mask[:700, :800], lists.mask()) and (met == 1).all()
+
+
+def test_long_lists_are_cut_and_the_longest_items_come_last():
+    lists = (patterns.bigbird() | patterns.global_tokens([5000])).block_lists(20_000)
+    tiles, work = tile_lists(lists, 4)
+    block, starts, ends, parts = work.items.long().T
+    counts = ends - starts
+    assert counts.diff().ge(0).all() and int(counts.sum()) == len(tiles)
+    assert counts.max() <= len(tiles) * 4 / sparse_hopper_lists.MULTIPROCESSORS / 2
+    pieces = work.parts // 2
+    assert sorted(parts[parts >= 0].tolist()) == list(range(pieces)) and pieces > 2
+    for row, first, end, _ in work.split_rows.tolist():
+        of_row = parts[(block == row // 2) & (parts >= 0)] + row % 2 * pieces
+        assert sorted(of_row.tolist()) == list(range(first, end))
+
+
+@pytest.mark.parametrize("length", [1 << 13, 1 << 17])
+def test_rows_of_about_the_same_length_stay_whole(length):
+    assert tile_lists(patterns.sliding_window(4096).block_lists(length), 16).work.parts == 0
+
+
+def test_what_comes_to_the_kernel(monkeypatch):
+    """A softcap, sinks and 64 columns stay with block_sparse.cu."""
+    taken = []
+    monkeypatch.setattr(sparse_hopper_lists, "forward", lambda call, *lists: taken.append(call))
+    shape, narrow = torch.Size((1, 1, 64, HEAD_DIM)), torch.Size((1, 1, 64, 64))
+    call = Call(shape, shape, HALF, torch.device("cpu"), 1.0)
+    others = {"softcap": 5.0}, {"has_sinks": True}, {"query_shape": narrow, "key_shape": narrow}
+    for each in (call, *(call._replace(**other) for other in others)):
+        sparse_launch.ListMask(patterns.bigbird().block_lists(64)).forward(each)
+    assert taken == [call]
+
+
+# ---------------------------------------------------------------------------------------------- the kernel itself
+
+
+def test_the_header_lists_the_options_in_use():
+    listed = {frozenset(options) for options in compile_options(read_kernel(BLOCK_SPARSE_FORWARD))}
+    assert listed == {frozenset((*sparse_hopper_lists.OPTIONS, f"-DBF16={bf16}")) for bf16 in (0, 1)}
+
+
+def test_shared_memory_is_what_the_kernel_lays_out_and_nothing_spills():
+    threads, shared_bytes = sparse_hopper_lists.THREADS, sparse_hopper_lists.SHARED_BYTES
+    code = read_kernel(BLOCK_SPARSE_FORWARD)
+    code += f"\nstatic_assert(CONSUMER_THREADS + 128 == {threads} && sizeof(Shared) == {shared_bytes});\n"
+    for found in nvrtc.compile_kernel(code, "sm_90a", (*sparse_hopper_lists.OPTIONS, "-DBF16=0")).resources.values():
+        assert not found.spill_stores and not found.spill_loads, found
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "name", "lengths"),
+    [
+        ("if (bits != WHOLE) mask(S, seen);", "", "strewn", (130, 150)),
+        ("row * stride", "row * 2", "strewn, 128", (130, 150)),
+        ("(n % 4 * 8 + e)", "(n % 4 * 8)", "strewn", (130, 150)),
+        ("words[r].y >>", "words[r].x >>", "strewn", (130, 150)),
+        (".bits[w];", ".bits[0];", "BigBird", (300, 300)),
+        ("give_back(shared.gate_V[buffer]);\n                continue", "continue", "far apart", (640, 640)),
+        ("give_back_last();   // if the consumer has seen no tile", "", "causal", (300, 100)),
+        (
+            "item_place(int round) { return {round % 2, round / 2 % 2}",
+            "item_place(int round) { return {0, round % 2}",
+            "full",
+            (400, 100),
+        ),
+    ],
+)
+def test_a_broken_kernel_fails_the_check(break_kernel, right, wrong, name, lengths):
+    break_kernel(BLOCK_SPARSE_FORWARD, right, wrong)
+    name, _, block = name.partition(", ")
+    with pytest.raises((AssertionError, KernelError), match="WRONG|deadlock"):
+        check(name, lengths, kind="planted", batch=1, heads=1, kv_heads=1, block=int(block or 64))
+
+
+def test_parts_in_the_wrong_place_fail_the_check(break_kernel, short_parts):
+    break_kernel(BLOCK_SPARSE_FORWARD, "(w * problem.parts + work.part)", "(w + work.part)")
+    with pytest.raises(AssertionError, match="WRONG"):
+        check("BigBird", (700, 700), kind="planted", batch=1, heads=1, kv_heads=1)
