@@ -121,8 +121,8 @@ def rows_by_key(ranges: Ranges | RowRanges, query_length: int, key_length: int, 
 
 
 def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool) -> Columns:
-    """The columns of range_backward, each from the first row of a tile of queries on. One that no query sees meets one
-    tile, in which all pairs are hidden. in_turns: of columns that are about as long, those of the last keys come first.
+    """The columns of range_backward, each from the first row of a tile of queries on. One that no query sees is empty.
+    in_turns: of columns that are about as long, those of the last keys come first.
     They come to a tile of queries first, so that few blocks wait."""
     tiles = torch.arange(ceil_div(call.key_shape[2], COLUMN_TILES[call.key_shape[3]].block_cols))
     begin, end = _rows_of_tiles(by_key, call)
@@ -137,7 +137,7 @@ def _rows_of_tiles(by_key: RowRanges, call: Call) -> tuple[Tensor, Tensor]:
     tile = COLUMN_TILES[call.key_shape[3]]
     starts, ends = by_key.of_tiles(tile.block_cols)
     begin = starts.clamp(max=call.query_shape[2] - 1) // tile.block_rows * tile.block_rows
-    return begin, torch.maximum(ends, begin + 1)
+    return begin, torch.maximum(ends, begin)
 
 
 def order_of(items: Tensor, rows: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,8 @@
 //        dK and dV once more as pointers for merge_gradients
 //        starts, ends [L_k], int, from 0 to L_q; starts never falls
 //        items, parts, split: key_columns.cuh, with B_C = 128; first and end of an item are queries, first
-//        a multiple of B_R, first < end; no two items of a tile of keys meet the same tile of queries
+//        a multiple of B_R, first = end if no query sees the keys; no two items of a tile of keys meet the
+//        same tile of queries
 //        order: with TURNS=1, of each item's tiles of queries how many items before it meet the same one; those
 //        of item n from order_at[n] on; both int
 // shared range_backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
@@ -84,10 +85,11 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
     const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
     KeyGradients keys = {};
     const SkippedTiles skipped(walk, [&](int i0) { return tile_sees(problem, i0, walk.j0 + w * ROWS); });
-    meet_tiles(keys, shared, walk, skipped, w, problem.scale, [&](KeysByQueries& Pt, int n) {
+    const auto hide = [&](KeysByQueries& Pt, int n) {
         const int i0 = walk.tile_of(n) * B_R;
         if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
-    }, softmax);
+    };
+    if (walk.steps() > 0) meet_tiles(keys, shared, walk, skipped, w, problem.scale, hide, softmax);
     const Column column = column_of_block(items, heads);   // again, not kept in registers
     if (column.part < 0)
         store_gradients(shared, keys, dK, dV, walk, w, problem.scale);

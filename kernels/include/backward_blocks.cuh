@@ -95,6 +95,7 @@ __device__ inline void initialize(Shared& shared) {
 __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& dO,
                                const TensorMap& K, const TensorMap& V, const Statistics* statistics,
                                const Walk& walk) {
+    if (walk.steps() == 0) return;
     arrive_expecting(&shared.gate_K.full, sizeof(shared.K));
     for (int w = 0; w < CONSUMERS; w++)
         load_box(shared.K[w], K, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_K.full);

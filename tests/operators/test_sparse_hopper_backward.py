@@ -119,6 +119,14 @@ def test_gradients_of_ranges(device, name):
     check(*CASES[name], dtype=(HALF, BF16)[number % 2], deterministic=number // 2 % 2 == 1, device=device)
 
 
+def test_keys_that_no_query_sees_meet_no_tile():
+    """Of the last 10 of 300 positions, each with 20 keys and its own: two tiles of keys are seen by none."""
+    ranges, L_q, L_k, head_dim = CASES["window, keys left out"]
+    call = Call(torch.Size((1, 1, L_q, head_dim)), torch.Size((1, 1, L_k, head_dim)), HALF, CPU, 1.0)
+    tile, first, end, _ = columns_of_keys(rows_by_key(ranges, L_q, L_k, CPU), call, False).items.T
+    assert dict(zip(tile.tolist(), (end - first).tolist(), strict=True)) == {0: 0, 1: 0, 2: L_q}
+
+
 def test_query_heads_that_share_a_key_head(device):
     how = {"group": 3, "kv_heads": 2, "kind": "large logits", "device": device}
     check(Ranges(3, 50, 1), 90, 140, 128, **how)
