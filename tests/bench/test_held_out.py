@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from course_utils import timing
+from course_utils import measured, timing
 from course_utils.bench import held_out as bench
+from course_utils.operators.tensor_core import HEAD_DIMS
 from course_utils.patterns import sliding_window
 
 SMALL = {"heads": 2, "length": 80, "ragged": 50, "windows": {24: (20, 30)}, "head_dims": (64,)}
@@ -83,3 +84,12 @@ def test_what_is_wrong_is_an_error(one_run_each, monkeypatch, is_wrong, change, 
     monkeypatch.setattr(bench, "sparse_attention", mistaken)
     with pytest.raises(RuntimeError, match=f"^{message} is off by"):
         bench.held_out(device="cpu", **SMALL | {"heads": 4})
+
+
+def test_the_record_of_the_course_has_every_size_both_ways():
+    record = measured.load("held_out")
+    assert "H200" in record.device
+    kinds = [(row["part"], row["head_dim"], row["of"]) for row in record.rows if row["name"] == bench.NEIGHBOUR]
+    assert sorted(kinds) == sorted(itertools.product(bench.FLOPS, HEAD_DIMS, bench.WINDOWS))
+    assert len(record.rows) == len(kinds) * len(SIZES)
+    assert all(row["low"] <= row["of_neighbour"] <= row["high"] for row in record.rows)

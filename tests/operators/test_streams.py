@@ -144,7 +144,8 @@ def test_lists_are_read_on_another_stream_than_they_were_made_on():
 @pytest.mark.gpu
 def test_lists_are_not_taken_for_others_while_a_stream_reads_them():
     made_on, read_on, read = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Event()
-    inputs = [tensors.random(1, 8, 4096, 128, device="cuda", dtype=torch.float16, seed=seed) for seed in range(3)]
+    # 64 columns: for 128 a Hopper GPU has a kernel that reads lists made from these
+    inputs = [tensors.random(1, 8, 4096, 64, device="cuda", dtype=torch.float16, seed=seed) for seed in range(3)]
     expected = sparse_attention(*inputs, patterns.bigbird(seed=1))
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
