@@ -250,8 +250,9 @@ __device__ inline void skip_tile(Shared& shared, int n, int w) {
     const auto [buffer, parity] = place(n);
     write_dSt(shared, LeftFactor{}, n, w);
     wait_until_full(shared.gate_Q[buffer], parity);
-    give_back(shared.gate_Q[buffer]);
     wait_until_full(shared.gate_dO[buffer], parity);
+    __syncwarp();   // all lanes have waited, before one of them gives the tiles back for its warp
+    give_back(shared.gate_Q[buffer]);
     give_back(shared.gate_dO[buffer]);
 }
 
