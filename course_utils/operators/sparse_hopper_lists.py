@@ -12,7 +12,7 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import COUNTER, LAID_OUT, ReadyLaunch
 from course_utils.operators.attention import Call, int_scalars
-from course_utils.operators.hopper_launch import L2_SHARE, ROWS, blocks_that_stay, map_as
+from course_utils.operators.hopper_launch import ROWS, blocks_that_stay, heads_at_once, map_as
 from course_utils.operators.sparse_parts import parts_argument
 from course_utils.operators.sparse_work import Work, split_evenly
 from course_utils.operators.tensor_core import defines, kernel
@@ -96,6 +96,7 @@ def forward(call: Call, lists: BlockLists, found: TileLists) -> ReadyLaunch:
     """The launch with query, key, value, out and lse, and the parts and their lse if `found.work` has some."""
     batch, heads, _, _ = call.query_shape
     query_length, _, group, factor = call.scalars
+    at_once = heads_at_once(call.query_shape, call.key_shape, call.dtype, fewest=1, most=batch * heads)
     items, of_rows, of_keys = found.work.items, map_as(call.query_shape, ROWS), map_as(call.key_shape, KEYS)
     return ReadyLaunch(
         kernel(BLOCK_SPARSE_FORWARD, OPTIONS, call.dtype, "block_sparse_forward"),
@@ -106,17 +107,9 @@ def forward(call: Call, lists: BlockLists, found: TileLists) -> ReadyLaunch:
             *(LAID_OUT, COUNTER),
             *2 * (parts_argument(found.work),),
             *(query_length, group, factor),
-            *int_scalars(batch * heads, heads_at_once(call)),
+            *int_scalars(batch * heads, at_once),
             *(items, np.int32(len(items)), found.tiles, lists.bits),
             *int_scalars(lists.block // 32, found.work.parts // CONSUMERS),
         ),
         SHARED_BYTES,
     )
-
-
-def heads_at_once(call: Call) -> int:
-    """How many heads the blocks work on at the same time: as many as have their keys and values in the L2 cache."""
-    batch, heads, _, head_dim = call.query_shape
-    _, kv_heads, key_length, _ = call.key_shape
-    kept = L2_SHARE * heads // (2 * kv_heads * key_length * head_dim * call.dtype.itemsize)
-    return min(max(1, kept), batch * heads)
