@@ -1,6 +1,7 @@
 """block_sparse_hopper.cu and its lists: what a Hopper GPU takes for block lists, which the emulator runs here as
 well."""
 
+from dataclasses import replace
 from functools import partial
 from zlib import crc32
 
@@ -40,12 +41,17 @@ def far_apart(b, h, i, j):
     return ((i // 64) % 2 == 0) | (j < 5) | (j >= 64 * 8)
 
 
+def every_second(b, h, i, j):
+    return (i // 64) % 2 == 0
+
+
 PATTERNS = {
     "BigBird": lambda: patterns.bigbird(block=64, global_blocks=1, window_blocks=1, random_blocks=2, seed=5),
     "BigBird, blocks of 16": lambda: patterns.bigbird(block=16, global_blocks=1, seed=5),
     "global tokens": lambda: patterns.global_tokens([0, 70]),
     "strewn": lambda: patterns.from_mask_mod(strewn),
     "far apart": lambda: patterns.from_mask_mod(far_apart),
+    "every second 64 rows": lambda: patterns.from_mask_mod(every_second),
     "full": patterns.full,
     "causal": patterns.causal,
     "window": lambda: patterns.sliding_window(20),
@@ -208,16 +214,45 @@ def test_rows_of_about_the_same_length_stay_whole(length):
     assert tile_lists(patterns.sliding_window(4096).block_lists(length), 16).work.parts == 0
 
 
+def tiles_of_rows(lists):
+    """(row of 64 queries, tile of 64 keys, whether it is WHOLE) of all that the kernel computes."""
+    tiles, work = tile_lists(lists, 1)
+    return {
+        (of_block * CONSUMERS + w, tile[0], tile[1 + w] == WHOLE)
+        for of_block, first, end, _ in work.items.tolist()
+        for tile in tiles[first:end].tolist()
+        for w in range(CONSUMERS)
+        if tile[1 + w] != UNSEEN
+    }
+
+
+@pytest.mark.parametrize("name", ["BigBird", "BigBird, blocks of 16"])
+def test_blocks_of_128_give_the_tiles_of_blocks_of_64(name):
+    """A partial block may hold quarters of which all pairs are seen, or none."""
+    by_64, by_128 = (PATTERNS[name]().block_lists(704, 832, block=block) for block in patterns.lists.BLOCKS)
+    assert len(by_128.bits) and tiles_of_rows(by_64) == tiles_of_rows(by_128)
+
+
+def test_a_consumer_may_be_left_without_a_tile(device):
+    lists = PATTERNS["every second 64 rows"]().block_lists(300, 300, block=128)
+    assert {row for row, *_ in tiles_of_rows(lists)} == {0, 2, 4}
+    check("every second 64 rows", (300, 300), block=128, device=device)
+
+
 def test_what_comes_to_the_kernel(monkeypatch):
-    """A softcap, sinks and 64 columns stay with block_sparse.cu."""
+    """A softcap, sinks, 64 columns and more words of bits than an int counts stay with block_sparse.cu."""
     taken = []
     monkeypatch.setattr(sparse_hopper_lists, "forward", lambda call, *lists: taken.append(call))
     shape, narrow = torch.Size((1, 1, 64, HEAD_DIM)), torch.Size((1, 1, 64, 64))
     call = Call(shape, shape, HALF, torch.device("cpu"), 1.0)
     others = {"softcap": 5.0}, {"has_sinks": True}, {"query_shape": narrow, "key_shape": narrow}
+    lists = patterns.bigbird().block_lists(64)
     for each in (call, *(call._replace(**other) for other in others)):
-        sparse_launch.ListMask(patterns.bigbird().block_lists(64)).forward(each)
+        sparse_launch.ListMask(lists).forward(each)
     assert taken == [call]
+    too_many = torch.empty(2**24, 64, 2, dtype=torch.int32, device="meta")  # without memory
+    assert not sparse_hopper_lists.takes_lists(call, replace(lists, bits=too_many))
+    assert sparse_hopper_lists.takes_lists(call, replace(lists, bits=too_many[1:]))
 
 
 # ---------------------------------------------------------------------------------------------- the kernel itself
