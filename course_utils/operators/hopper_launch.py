@@ -115,13 +115,16 @@ def map_as(shape: torch.Size, rows: int, dilation: int = 1) -> PassedMap:
     return PassedMap(lambda tensor: tile_map(tensor.view(shape), rows, dilation), laid_out=True)
 
 
-def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype) -> int:
-    """How many heads the blocks work on at the same time under a causal mask: 8 to 32, as many as have their keys and
-    values in the L2 cache. Shapes as for `flash_attention_hopper`."""
+def heads_at_once(
+    query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype, fewest: int = 8, most: int = 32
+) -> int:
+    """How many heads the blocks work on at the same time: as many as have their keys and values in the L2 cache, from
+    `fewest` to `most`, of those that there are. The defaults suit a causal mask. Shapes as for
+    `flash_attention_hopper`."""
     batch, heads, _, head_dim = query_shape
     _, kv_heads, key_length, _ = key_shape
     kept = L2_SHARE * heads // max(1, 2 * kv_heads * key_length * head_dim * dtype.itemsize)
-    return min(max(8, min(kept, 32)), batch * heads)
+    return min(max(fewest, min(kept, most)), batch * heads)
 
 
 @functools.lru_cache(maxsize=1024)

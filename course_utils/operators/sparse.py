@@ -107,9 +107,11 @@ def block_sparse_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`sparse_attention` by block_sparse.cu. block_lists: those of a pattern, `pattern.block_lists(L_q, L_k)`, or of
-    FlexAttention's BlockMask, `BlockLists.from_block_mask(...)`; for the lengths and on the device of query and key.
-    For eager mode: lists that are given call by call are an error of a full graph.
+    """`sparse_attention` by block_sparse.cu, or on a Hopper GPU, where d is above 64, by block_sparse_hopper.cu.
+
+    block_lists: those of a pattern, `pattern.block_lists(L_q, L_k)`, or of FlexAttention's BlockMask,
+    `BlockLists.from_block_mask(...)`; for the lengths and on the device of query and key. For eager mode:
+    lists that are given call by call are an error of a full graph.
     """
     if not isinstance(block_lists, BlockLists):
         raise TypeError(

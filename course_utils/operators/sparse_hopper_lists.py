@@ -12,7 +12,7 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import COUNTER, LAID_OUT, ReadyLaunch
 from course_utils.operators.attention import Call, int_scalars
-from course_utils.operators.hopper_launch import L2_SHARE, ROWS, blocks_that_stay, map_as
+from course_utils.operators.hopper_launch import ROWS, blocks_that_stay, heads_at_once, map_as
 from course_utils.operators.sparse_parts import parts_argument
 from course_utils.operators.sparse_work import Work, split_evenly
 from course_utils.operators.tensor_core import defines, kernel
@@ -29,6 +29,13 @@ KEYS = 64  # of a tile
 WHOLE, UNSEEN = -1, -2  # of a tile, in the place of its bits
 MULTIPROCESSORS = 132  # of a large GPU
 SHORTEST_PART = 32  # tiles: cutting a shorter list, and merging it again, does not pay
+MOST_WORDS = 2**31 - 1  # of bits: the kernel counts them with an int
+
+
+def takes_lists(call: Call, lists: BlockLists) -> bool:
+    """Whether the kernel takes them: a softcap, sinks, other head dimensions and more words of bits stay with
+    block_sparse.cu."""
+    return call.is_plain and call.query_shape[3] == HEAD_DIM and lists.bits.numel() <= MOST_WORDS
 
 
 class TileLists(NamedTuple):
@@ -69,17 +76,29 @@ def tile_lists(lists: BlockLists, heads: int) -> TileLists:
 
 
 def _pairs_of_tiles(lists: BlockLists) -> tuple[Tensor, Tensor, Tensor]:
-    """For each 64 × 64 pairs of the lists' blocks: the row of 64 queries and the tile of 64 keys, int64 `[n]`, and the
-    first word of their bits, int32 `[n]`, or WHOLE."""
+    """For each 64 × 64 pairs of the lists' blocks, some of which are seen: the row of 64 queries and the tile of 64
+    keys, int64 `[n]`, and the first word of their bits, int32 `[n]`, or WHOLE."""
     per_block = lists.block // KEYS
     place = torch.arange(per_block, device=lists.device)
     row = lists.entry_rows.long()[:, None, None] * per_block + place[:, None]
     tile = lists.indices.long()[:, None, None] * per_block + place
-    word = lists.bits_index[:, None, None] * (lists.block**2 // 32) + place[:, None] * (2 * lists.block)
-    bits = torch.where(lists.bits_index[:, None, None] < 0, WHOLE, word + place * (KEYS // 32)).int()
+    partial = _partial_tiles(lists)  # of a full block the number in them is -1: the last
+    bits = torch.cat((partial, partial.new_full((1, per_block, per_block), WHOLE)))[lists.bits_index.long()]
     row, tile, bits = (of_pairs.flatten() for of_pairs in torch.broadcast_tensors(row, tile, bits))
-    exists = (row * ROWS < lists.L_q) & (tile * KEYS < lists.L_k)
-    return row[exists], tile[exists], bits[exists]
+    is_met = (row * ROWS < lists.L_q) & (tile * KEYS < lists.L_k) & (bits != UNSEEN)
+    return row[is_met], tile[is_met], bits[is_met]
+
+
+def _partial_tiles(lists: BlockLists) -> Tensor:
+    """For each 64 × 64 pairs of the partial blocks the first word of their bits, WHOLE or UNSEEN, int32
+    `[partial blocks, block / 64, block / 64]`."""
+    blocks, per_block, row_words = len(lists.bits), lists.block // KEYS, lists.block // 32
+    rows = torch.arange(0, lists.bits.numel(), KEYS * row_words, device=lists.device).view(blocks, per_block, 1)
+    columns = torch.arange(0, row_words, KEYS // 32, device=lists.device)
+    words = lists.bits.view(blocks, per_block, KEYS, per_block, KEYS // 32)
+    least, most = words.amin((2, 4)), words.amax((2, 4))
+    tiles = torch.where((least == 0) & (most == 0), UNSEEN, rows + columns)
+    return torch.where((least == -1) & (most == -1), WHOLE, tiles).int()
 
 
 def _rows_of_consumers(pieces: Work, rows: int) -> Tensor:
@@ -96,6 +115,7 @@ def forward(call: Call, lists: BlockLists, found: TileLists) -> ReadyLaunch:
     """The launch with query, key, value, out and lse, and the parts and their lse if `found.work` has some."""
     batch, heads, _, _ = call.query_shape
     query_length, _, group, factor = call.scalars
+    at_once = heads_at_once(call.query_shape, call.key_shape, call.dtype, fewest=1, most=batch * heads)
     items, of_rows, of_keys = found.work.items, map_as(call.query_shape, ROWS), map_as(call.key_shape, KEYS)
     return ReadyLaunch(
         kernel(BLOCK_SPARSE_FORWARD, OPTIONS, call.dtype, "block_sparse_forward"),
@@ -106,17 +126,9 @@ def forward(call: Call, lists: BlockLists, found: TileLists) -> ReadyLaunch:
             *(LAID_OUT, COUNTER),
             *2 * (parts_argument(found.work),),
             *(query_length, group, factor),
-            *int_scalars(batch * heads, heads_at_once(call)),
+            *int_scalars(batch * heads, at_once),
             *(items, np.int32(len(items)), found.tiles, lists.bits),
             *int_scalars(lists.block // 32, found.work.parts // CONSUMERS),
         ),
         SHARED_BYTES,
     )
-
-
-def heads_at_once(call: Call) -> int:
-    """How many heads the blocks work on at the same time: as many as have their keys and values in the L2 cache."""
-    batch, heads, _, head_dim = call.query_shape
-    _, kv_heads, key_length, _ = call.key_shape
-    kept = L2_SHARE * heads // (2 * kv_heads * key_length * head_dim * call.dtype.itemsize)
-    return min(max(1, kept), batch * heads)

@@ -258,7 +258,7 @@ class ListMask(NamedTuple):
 
     def forward(self, call: Call) -> Forward:
         lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
-        if takes_wgmma(call.device) and call.is_plain and head_dim == sparse_hopper_lists.HEAD_DIM:
+        if takes_wgmma(call.device) and sparse_hopper_lists.takes_lists(call, lists):
             return self._on_hopper(call)
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
         work = work_items(lists, batch * heads)

@@ -26,7 +26,8 @@
 //        w has part w · parts + part; merge_parts of block_sparse.cu merges them
 //        counter: one int, 0 before the first launch, and 0 again after each
 // shared 256·D·(CONSUMERS + BUFFERS) + 352 bytes, dynamic; BUFFERS = 5
-// limits scale > 0; D 128; every key of a whole tile exists; bits past L_k are 0; stride a multiple of 2
+// limits scale > 0; D 128; every key of a whole tile exists; bits past L_k are 0; fewer than 2³¹ words of
+//        bits; stride a multiple of 2
 // options: -DD=128 -DBF16=0 | -DD=128 -DBF16=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 1; BigBird (2007.14062)

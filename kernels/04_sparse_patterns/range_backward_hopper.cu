@@ -4,8 +4,8 @@
 // Key j is seen by the queries starts[j] <= i < ends[j]. A window, sinks, equal blocks and documents are all of
 // this form, and one kernel serves them: a lane has two keys of its block, whose four numbers it reads once.
 // A block meets the tiles of queries that its item names (key_columns.cuh): all that see one of its keys, or a
-// part of them. A consumer lets the first or the last of these tiles go by if none of its queries sees one of the
-// consumer's 64 keys. A warp hides pairs only in tiles that some of its 16 keys are not seen by as a whole.
+// part of them. At D = 128 a consumer lets the first or the last of these tiles go by if none of its queries sees
+// one of its 64 keys. A warp hides pairs only in tiles that some of its 16 keys are not seen by as a whole.
 //
 // With -DTURNS=1 blocks that add to the same tile of dQ take turns in the order of the items. Statistics, dQ_sum,
 // turns and the rounding of dQ: backward_prepare and backward_finish of 07_hopper/backward.cu.

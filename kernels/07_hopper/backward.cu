@@ -11,9 +11,9 @@
 // are laid out as left factors of Pᵀ dO and dSᵀ Q, and stay in registers. Only dSᵀ, of which dQ needs all
 // keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
 // of dQ, 64 × 64 numbers, and hands it to its adder, a thread that has the copy engine add it to dQ_sum.
-// Under GQA a block loops over the query heads that share its key head. With a causal mask a consumer lets
-// the first tile of queries go by if none of them sees its keys. What a block does with a tile is in
-// backward_blocks.cuh.
+// Under GQA a block loops over the query heads that share its key head. At D = 128 with a causal mask, a
+// consumer lets the first head's first tile of queries go by if none of them sees its keys. What a block
+// does with a tile is in backward_blocks.cuh.
 //
 // Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).
 //

@@ -3,9 +3,9 @@
 //
 // A producer brings the tiles. A consumer has 64 of the keys, and keeps their dK and dV in registers. Of each
 // tile it computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code, then Pᵀ and dSᵀ, and what they add to dV,
-// dK and dQ. Sᵀ of the next tile starts before the products of this one end. A consumer lets the first or last
-// tile go by if none of the tile's queries sees its keys. A kernel says which tiles a block meets (Walk), which of
-// them a consumer skips (SkippedTiles), which pairs are hidden, and whose turn it is.
+// dK and dQ. Sᵀ of the next tile starts before the products of this one end. At D = 128 a consumer lets the
+// first or last tile go by if none of the tile's queries sees its keys. A kernel says which tiles a block meets
+// (Walk), which of them a consumer skips (SkippedTiles), which pairs are hidden, and whose turn it is.
 //
 // In one thing the loop differs from the paper's: dQ of a tile is computed one tile later. It needs the rows of
 // dSᵀ of both consumers, and a tile later the other's are likely there: so consumers do not wait for each other
@@ -61,8 +61,8 @@ struct Walk {
     __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
 };
 
-// Tiles of the walk that a consumer lets go by, since none of their queries sees one of its keys: the first and the
-// last, but never all. sees(i0): whether some query of the tile from i0 on does.
+// Tiles of the walk that a consumer lets go by, since none of their queries sees one of its keys: the first head's
+// first and the last head's last, but never all. sees(i0): whether some query of the tile from i0 on does.
 // Not where a tile has as many queries as the block has keys: there causal rows of equal lengths and windows of a
 // multiple of 128 keys leave nothing to skip.
 struct SkippedTiles {

@@ -13,8 +13,8 @@ __device__ inline void pass_turn(int w) {
     arrive_threads(1 + CONSUMERS + (w + 1) % CONSUMERS, 256);
 }
 
-// O of consumer w, divided by l, to 64 rows of a head from i_w on, by way of shared.O[w], a tile that it
-// has for nothing else. The O before must have left it.
+// O of consumer w, divided by l, to 64 rows of a head from i_w on, by way of shared.O[w], a tile that
+// nothing else needs now. The O before must have left it.
 template <class Shared>
 __device__ inline void store_output(Shared& shared, const Output& O, const TensorMap& map, int i_w,
                                     int head, int w, int panel = 0) {

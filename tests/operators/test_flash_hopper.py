@@ -87,6 +87,12 @@ def test_the_cache_keeps_what_heads_that_run_together_read(query_shape, key_shap
     assert hopper_launch.heads_at_once(query_shape, key_shape, dtype) == at_once
 
 
+@pytest.mark.parametrize(("length", "at_once"), [(2**17, 1), (512, 48)])
+def test_other_limits_allow_fewer_heads_at_once_or_more(length, at_once):
+    shape = 1, 64, length, 128
+    assert hopper_launch.heads_at_once(shape, shape, torch.float16, fewest=1, most=48) == at_once
+
+
 CHANGES = [
     ("{first + place % width, blocks - 1 - place / width}", "{first, place / width}"),
     ("problem.L_k - problem.L_q", "0"),

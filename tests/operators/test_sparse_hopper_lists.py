@@ -1,6 +1,7 @@
 """block_sparse_hopper.cu and its lists: what a Hopper GPU takes for block lists, which the emulator runs here as
 well."""
 
+from dataclasses import replace
 from functools import partial
 from zlib import crc32
 
@@ -40,12 +41,17 @@ def far_apart(b, h, i, j):
     return ((i // 64) % 2 == 0) | (j < 5) | (j >= 64 * 8)
 
 
+def every_second(b, h, i, j):
+    return (i // 64) % 2 == 0
+
+
 PATTERNS = {
     "BigBird": lambda: patterns.bigbird(block=64, global_blocks=1, window_blocks=1, random_blocks=2, seed=5),
     "BigBird, blocks of 16": lambda: patterns.bigbird(block=16, global_blocks=1, seed=5),
     "global tokens": lambda: patterns.global_tokens([0, 70]),
     "strewn": lambda: patterns.from_mask_mod(strewn),
     "far apart": lambda: patterns.from_mask_mod(far_apart),
+    "every second 64 rows": lambda: patterns.from_mask_mod(every_second),
     "full": patterns.full,
     "causal": patterns.causal,
     "window": lambda: patterns.sliding_window(20),
@@ -123,41 +129,79 @@ def test_every_run_gives_the_same_bits(device, short_parts):
             assert all(map(torch.equal, first, sparse_attention(*inputs, pattern, return_lse=True)))
 
 
-def test_the_sanitizer_finds_nothing(short_parts):
+def sanitized(*cases, heads):
+    """The report of calls under patterns `(name, L_q, L_k)`."""
     with sanitize() as report:
-        for name, block, lengths in (("BigBird", 64, (500, 500)), ("far apart", 64, (640, 640))):
-            lists = PATTERNS[name]().block_lists(*lengths, block=block)
-            query, key, value = (random(1, 2, length, HEAD_DIM) for length in (lengths[0], lengths[1], lengths[1]))
-            block_sparse_attention(query, key, value, lists)
+        for name, *lengths in cases:
+            query, key, value = (random(1, heads, length, HEAD_DIM) for length in (lengths[0], lengths[1], lengths[1]))
+            block_sparse_attention(query, key, value, PATTERNS[name]().block_lists(*lengths, block=64))
+    return report
+
+
+def test_the_sanitizer_finds_nothing_where_lists_are_cut(short_parts):
+    report = sanitized(("BigBird", 500, 500), ("far apart", 640, 640), heads=2)
     assert report.launches >= 3 and not report.findings, str(report)
 
 
-def test_a_row_with_nan_stays_nan_and_the_others_do_not(short_parts):
-    query, key, value = (random(1, 1, 400, HEAD_DIM, seed=seed) for seed in range(3))
+# Blocks of threads fetch several items, of which each goes round the ring more than once and stores its O itself. Of a
+# head's last item the second consumer has no row.
+FULL, FAR_APART = ("full", 300, 700), ("far apart", 200, 1000)
+
+
+def test_the_sanitizer_finds_nothing_where_lists_are_whole():
+    report = sanitized(FULL, FAR_APART, heads=3)
+    assert report.launches == 2 and not report.findings, str(report)
+
+
+MORE = pytest.mark.exhaustive("the first few of these mistakes show that the sanitizer can see such")
+RACES = [
+    (
+        "wait_for_product<0>(S);\n            give_back(shared.gate_K[buffer]);",
+        "give_back(shared.gate_K[buffer]);\n            wait_for_product<0>(S);",
+    ),
+    ("            wait_for(&shared.gate_K[buffer].empty, parity ^ 1);   // nobody needs tiles[buffer] any more\n", ""),
+    ("            if (threadIdx.x % 128 == 0) wait_for_stores();\n            give_back", "            give_back"),
+    ("    if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long\n", ""),
+    (
+        "wait_for_product<0>(O);\n            give_back(shared.gate_V[buffer]);",
+        "give_back(shared.gate_V[buffer]);\n            wait_for_product<0>(O);",
+    ),
+    ("    write_tile(shared.O[w], O);\n    publish_tile();\n", "    write_tile(shared.O[w], O);\n"),
+    ("                __syncwarp();   // all lanes have read the bits\n", ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [pytest.param(*change, marks=MORE if n > 2 else ()) for n, change in enumerate(RACES)]
+)
+def test_the_sanitizer_sees_a_missing_wait(break_kernel, right, wrong):
+    break_kernel(BLOCK_SPARSE_FORWARD, right, wrong)
+    assert sanitized(FULL, heads=2).findings
+
+
+def test_a_row_with_nan_stays_nan_and_the_others_do_not(device, short_parts):
+    query, key, value = (random(1, 1, 400, HEAD_DIM, device=device, seed=seed) for seed in range(3))
     query[0, 0, [70, 200]] = torch.nan
     out, lse = sparse_attention(query, key, value, patterns.global_tokens([70]), return_lse=True)
     rows = out.isnan().all(-1)[0, 0]
     assert rows.nonzero().flatten().tolist() == [70, 200] and torch.equal(lse.isnan()[0, 0], rows)
 
 
-def test_rows_that_see_no_key():
-    query, (key, value) = (
-        random(1, 1, 300, HEAD_DIM, seed=0),
-        (random(1, 1, 100, HEAD_DIM, seed=seed) for seed in (1, 2)),
-    )
-    lists = PATTERNS["causal"]().block_lists(300, 100)
+def test_rows_that_see_no_key(device):
+    lengths = 300, 100, 100
+    query, key, value = (random(1, 1, n, HEAD_DIM, device=device, seed=seed) for seed, n in enumerate(lengths))
+    lists = PATTERNS["causal"]().block_lists(300, 100, device=device)
     with checks.poisoned_outputs():
         out, lse = block_sparse_attention(query, key, value, lists, return_lse=True)
     assert not out[0, 0, :200].any() and (lse[0, 0, :200] == -torch.inf).all() and lse[0, 0, 200:].isfinite().all()
 
 
-def test_lists_without_an_entry():
-    nothing = torch.zeros(0, dtype=torch.int32)
-    lists = BlockLists(64, 70, 70, torch.zeros(3, dtype=torch.int32), nothing, nothing, nothing.view(0, 64, 2))
+def test_lists_without_an_entry(device):
+    indptr, nothing = (torch.zeros(n, dtype=torch.int32, device=device) for n in (3, 0))
+    lists = BlockLists(64, 70, 70, indptr, nothing, nothing, nothing.view(0, 64, 2))
+    inputs = (random(1, 1, 70, HEAD_DIM, device=device, seed=seed) for seed in range(3))
     with checks.poisoned_outputs():
-        out, lse = block_sparse_attention(
-            *(random(1, 1, 70, HEAD_DIM, seed=seed) for seed in range(3)), lists, return_lse=True
-        )
+        out, lse = block_sparse_attention(*inputs, lists, return_lse=True)
     assert not out.any() and (lse == -torch.inf).all()
 
 
@@ -208,16 +252,45 @@ def test_rows_of_about_the_same_length_stay_whole(length):
     assert tile_lists(patterns.sliding_window(4096).block_lists(length), 16).work.parts == 0
 
 
+def tiles_of_rows(lists):
+    """(row of 64 queries, tile of 64 keys, whether it is WHOLE) of all that the kernel computes."""
+    tiles, work = tile_lists(lists, 1)
+    return {
+        (of_block * CONSUMERS + w, tile[0], tile[1 + w] == WHOLE)
+        for of_block, first, end, _ in work.items.tolist()
+        for tile in tiles[first:end].tolist()
+        for w in range(CONSUMERS)
+        if tile[1 + w] != UNSEEN
+    }
+
+
+@pytest.mark.parametrize("name", ["BigBird", "BigBird, blocks of 16"])
+def test_blocks_of_128_give_the_tiles_of_blocks_of_64(name):
+    """A partial block may hold quarters of which all pairs are seen, or none."""
+    by_64, by_128 = (PATTERNS[name]().block_lists(704, 832, block=block) for block in patterns.lists.BLOCKS)
+    assert len(by_128.bits) and tiles_of_rows(by_64) == tiles_of_rows(by_128)
+
+
+def test_a_consumer_may_be_left_without_a_tile(device):
+    lists = PATTERNS["every second 64 rows"]().block_lists(300, 300, block=128)
+    assert {row for row, *_ in tiles_of_rows(lists)} == {0, 2, 4}
+    check("every second 64 rows", (300, 300), block=128, device=device)
+
+
 def test_what_comes_to_the_kernel(monkeypatch):
-    """A softcap, sinks and 64 columns stay with block_sparse.cu."""
+    """A softcap, sinks, 64 columns and more words of bits than an int counts stay with block_sparse.cu."""
     taken = []
     monkeypatch.setattr(sparse_hopper_lists, "forward", lambda call, *lists: taken.append(call))
     shape, narrow = torch.Size((1, 1, 64, HEAD_DIM)), torch.Size((1, 1, 64, 64))
     call = Call(shape, shape, HALF, torch.device("cpu"), 1.0)
     others = {"softcap": 5.0}, {"has_sinks": True}, {"query_shape": narrow, "key_shape": narrow}
+    lists = patterns.bigbird().block_lists(64)
     for each in (call, *(call._replace(**other) for other in others)):
-        sparse_launch.ListMask(patterns.bigbird().block_lists(64)).forward(each)
+        sparse_launch.ListMask(lists).forward(each)
     assert taken == [call]
+    too_many = torch.empty(2**24, 64, 2, dtype=torch.int32, device="meta")  # without memory
+    assert not sparse_hopper_lists.takes_lists(call, replace(lists, bits=too_many))
+    assert sparse_hopper_lists.takes_lists(call, replace(lists, bits=too_many[1:]))
 
 
 # ---------------------------------------------------------------------------------------------- the kernel itself
@@ -228,12 +301,15 @@ def test_the_header_lists_the_options_in_use():
     assert listed == {frozenset((*sparse_hopper_lists.OPTIONS, f"-DBF16={bf16}")) for bf16 in (0, 1)}
 
 
-def test_shared_memory_is_what_the_kernel_lays_out_and_nothing_spills():
+@pytest.mark.parametrize("bf16", [0, 1])
+def test_shared_memory_is_what_the_kernel_lays_out_and_nothing_spills_or_waits(bf16):
+    """C7510 and its like say that the compiler has it wait for each product."""
     threads, shared_bytes = sparse_hopper_lists.THREADS, sparse_hopper_lists.SHARED_BYTES
     code = read_kernel(BLOCK_SPARSE_FORWARD)
     code += f"\nstatic_assert(CONSUMER_THREADS + 128 == {threads} && sizeof(Shared) == {shared_bytes});\n"
-    for found in nvrtc.compile_kernel(code, "sm_90a", (*sparse_hopper_lists.OPTIONS, "-DBF16=0")).resources.values():
-        assert not found.spill_stores and not found.spill_loads, found
+    compiled = nvrtc.compile_kernel(code, "sm_90a", (*sparse_hopper_lists.OPTIONS, f"-DBF16={bf16}"))
+    found = compiled.resources["block_sparse_forward"]
+    assert "C75" not in compiled.log and not found.spill_stores and not found.stack_frame, compiled.log
 
 
 @pytest.mark.parametrize(

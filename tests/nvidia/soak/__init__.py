@@ -1,7 +1,7 @@
 """Shapes that are launched again and again in an order of chance, and how often one differs from its first launch.
 
 `dense` and `sparse` make the shapes. In two of three there are more items than an H100 or H200 has multiprocessors, so
-that blocks fetch a second item and a third.
+that blocks fetch a second item, and where there are MANY_ITEMS a third.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def fewest_items(case: AttentionCase) -> int:
     return case.batch * case.heads * ceil_div(case.query_length, BLOCK_ROWS)
 
 
-def batch_of_many_items(heads: int, query_length: int) -> int:
-    """The least batch that gives a case MANY_ITEMS."""
-    return ceil_div(MANY_ITEMS, heads * ceil_div(query_length, BLOCK_ROWS))
+def batch_of_many_items(heads: int, query_length: int, items: int = MANY_ITEMS) -> int:
+    """The least batch that gives a case so many items."""
+    return ceil_div(items, heads * ceil_div(query_length, BLOCK_ROWS))
 
 
 def columns(case: AttentionCase, dtype: torch.dtype) -> measured.Row:
