@@ -122,8 +122,8 @@ def rows_by_key(ranges: Ranges | RowRanges, query_length: int, key_length: int, 
 
 def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool) -> Columns:
     """The columns of range_backward, each from the first row of a tile of queries on. One that no query sees is empty.
-    in_turns: of columns that are about as long, those of the last keys come first.
-    They come to a tile of queries first, so that few blocks wait."""
+    in_turns: of columns that are about as long, those of the last keys come first. They come to a tile of queries
+    first, so that few blocks wait."""
     tiles = torch.arange(ceil_div(call.key_shape[2], COLUMN_TILES[call.key_shape[3]].block_cols))
     begin, end = _rows_of_tiles(by_key, call)
     if in_turns:

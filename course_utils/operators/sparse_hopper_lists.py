@@ -14,7 +14,7 @@ from course_utils.cuda import COUNTER, LAID_OUT, ReadyLaunch
 from course_utils.operators.attention import Call, int_scalars
 from course_utils.operators.hopper_launch import ROWS, blocks_that_stay, heads_at_once, map_as
 from course_utils.operators.sparse_parts import parts_argument
-from course_utils.operators.sparse_work import Work, split_evenly
+from course_utils.operators.sparse_work import Work, cut
 from course_utils.operators.tensor_core import defines, kernel
 from course_utils.patterns import BlockLists
 
@@ -52,10 +52,7 @@ class TileLists(NamedTuple):
 
 def tile_lists(lists: BlockLists, heads: int) -> TileLists:
     """The tiles that each block of 64 · CONSUMERS rows sees, each tile once, as pieces of work for `heads` heads of the
-    whole batch.
-
-    A list is cut if it is longer than an eighth of a multiprocessor's share, unless most are about as long, or there
-    are too few to go round; as `sparse_work.work_items` does it.
+    whole batch. Long lists are cut, as `sparse_work.cut` has it.
     """
     row, tile, bits = _pairs_of_tiles(lists)
     columns, blocks = ceil_div(lists.L_k, KEYS), ceil_div(lists.L_q, ROWS * CONSUMERS)
@@ -65,10 +62,8 @@ def tile_lists(lists: BlockLists, heads: int) -> TileLists:
     tiles[number, 1 + row % CONSUMERS] = bits
 
     counts = torch.bincount(codes // columns, minlength=blocks)
-    share, typical = len(tiles) * heads / MULTIPROCESSORS, 2 * len(tiles) / blocks
-    pieces = split_evenly(counts, int(max(SHORTEST_PART, min(typical, share), share / 8)))
+    pieces = cut(counts, len(tiles), len(tiles) * heads / MULTIPROCESSORS, SHORTEST_PART)
     items = pieces.items
-    items[:, 1:3] += (counts.cumsum(0) - counts)[items[:, :1]]
     shortest_first = torch.argsort(items[:, 2] - items[:, 1], stable=True)
     split_rows = _rows_of_consumers(pieces, ceil_div(lists.L_q, ROWS))
     work = Work(items[shortest_first].int().contiguous(), split_rows.int().contiguous(), CONSUMERS * pieces.parts)
@@ -76,8 +71,8 @@ def tile_lists(lists: BlockLists, heads: int) -> TileLists:
 
 
 def _pairs_of_tiles(lists: BlockLists) -> tuple[Tensor, Tensor, Tensor]:
-    """For each 64 × 64 pairs of the lists' blocks, some of which are seen: the row of 64 queries and the tile of 64
-    keys, int64 `[n]`, and the first word of their bits, int32 `[n]`, or WHOLE."""
+    """The lists' blocks in pieces of 64 × 64 pairs, without those that hide all pairs: the row of 64 queries and the
+    tile of 64 keys, int64 `[n]`, and the first word of their bits, int32 `[n]`, or WHOLE."""
     per_block = lists.block // KEYS
     place = torch.arange(per_block, device=lists.device)
     row = lists.entry_rows.long()[:, None, None] * per_block + place[:, None]
@@ -90,7 +85,7 @@ def _pairs_of_tiles(lists: BlockLists) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _partial_tiles(lists: BlockLists) -> Tensor:
-    """For each 64 × 64 pairs of the partial blocks the first word of their bits, WHOLE or UNSEEN, int32
+    """The same pieces of the partial blocks: the first word of each one's bits, WHOLE or UNSEEN, int32
     `[partial blocks, block / 64, block / 64]`."""
     blocks, per_block, row_words = len(lists.bits), lists.block // KEYS, lists.block // 32
     rows = torch.arange(0, lists.bits.numel(), KEYS * row_words, device=lists.device).view(blocks, per_block, 1)

@@ -37,13 +37,23 @@ def work_items(lists: BlockLists, heads: int) -> Work:
     of a multiprocessor's share, unless most rows are about as long, or there are too few rows to go round. So the parts
     of all heads take at most some 100 MB, whatever the length, and most patterns have no parts.
     """
-    counts, share = lists.indptr.diff().long(), len(lists.indices) * heads / SLOTS[lists.block]
-    typical = 2 * len(lists.indices) / len(counts)
-    pieces = split_evenly(counts, int(max(SHORTEST_PART / lists.block, min(typical, share), share / 8)))
-    items, split_rows = pieces.items, pieces.split_rows
-    items[:, 1:3] += lists.indptr[items[:, :1]]
+    entries = len(lists.indices)
+    share = entries * heads / SLOTS[lists.block]
+    items, split_rows, parts = cut(lists.indptr.diff().long(), entries, share, SHORTEST_PART / lists.block)
     longest_first = torch.argsort(items[:, 2] - items[:, 1], descending=True, stable=True)
-    return Work(items[longest_first].int().contiguous(), split_rows.int().contiguous(), pieces.parts)
+    return Work(items[longest_first].int().contiguous(), split_rows.int().contiguous(), parts)
+
+
+def cut(counts: Tensor, entries: int, share: float, shortest: float) -> Work:
+    """Rows of `counts` entries, int64 `[n]`, `entries` in all, as pieces of work, in the order of the rows and int64.
+
+    A row is cut if it is longer than an eighth of `share`, the entries that one multiprocessor has to meet, unless most
+    rows are about as long, there are too few to go round, or it is not longer than `shortest`.
+    """
+    typical = 2 * entries / len(counts)
+    pieces = split_evenly(counts, int(max(shortest, min(typical, share), share / 8)))
+    pieces.items[:, 1:3] += (counts.cumsum(0) - counts)[pieces.items[:, :1]]
+    return pieces
 
 
 def split_evenly(counts: Tensor, limit: int) -> Work:

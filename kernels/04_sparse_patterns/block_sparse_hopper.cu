@@ -1,9 +1,9 @@
 // block_sparse_hopper.cu — block_sparse.cu by wgmma and the copy engine, with a producer and consumers.
 //
-// The consumers of a block have 64 queries each, and share the tiles of 64 keys that any of them sees: a
-// tile comes once, whoever sees it, and a consumer that does not see it gives it back at once. The list of
-// a block's tiles says of each tile where each consumer's bits are, so the kernel need not know the size
-// of the blocks that the pattern is made of.
+// The consumers of a block have 64 queries each, and share the tiles of 64 keys that any of them sees.
+// Each tile comes once, and a consumer that does not see it gives it back at once. The list of a block's
+// tiles says where each consumer's bits of a tile are, so the kernel need not know the size of the blocks
+// that the pattern is made of.
 //
 // As consumers skip different tiles, they cannot take turns as in range_hopper.cu: each goes its own pace,
 // and one computes its softmax while the other multiplies. So a consumer does one thing after the other;

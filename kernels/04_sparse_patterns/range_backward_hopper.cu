@@ -67,7 +67,7 @@ struct Keys {
     }
 };
 
-// Whether some query of the tile from i0 on sees one of a consumer's keys, the first of which is j_w.
+// Whether any query of the tile from i0 on sees a key of the consumer whose first key is j_w.
 __device__ inline bool tile_sees(const Problem& problem, int i0, int j_w) {
     bool mine = false;
     #pragma unroll

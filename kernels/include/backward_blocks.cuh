@@ -244,7 +244,7 @@ meet_tile(Factors& factors, KeysByQueries& St, Shared& shared, int n, int w, flo
     write_dSt(shared, factors.dSt, n, w);
 }
 
-// Tile n, of which no query sees the consumer's keys: no product of its own, and zeros for dQ. It waits for the tile
+// Lets tile n go by, since none of its queries sees the consumer's keys: dQ gets zeros. The consumer waits for the tile
 // even so: if both consumers gave a buffer back before its tile is there, the next one would be requested too early.
 __device__ inline void skip_tile(Shared& shared, int n, int w) {
     const auto [buffer, parity] = place(n);

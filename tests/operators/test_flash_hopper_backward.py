@@ -136,8 +136,8 @@ def test_the_sanitizer_finds_nothing(order, asynchronous):
 
 
 def test_a_consumer_lets_a_tile_go_by_whose_queries_see_none_of_its_keys():
-    """Two tiles of 64 queries, of which the first does not see the second consumer's keys: of its five products for a
-    tile, dQ alone is left, which has the other consumer's keys, too."""
+    """The first of two tiles of 64 queries does not see the second consumer's keys. Of its five products for that tile
+    this consumer computes dQ alone, which has the other consumer's keys, too."""
 
     def products(is_causal):
         with profile() as counters:

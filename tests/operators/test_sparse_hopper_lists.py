@@ -143,7 +143,7 @@ def test_the_sanitizer_finds_nothing_where_lists_are_cut(short_parts):
     assert report.launches >= 3 and not report.findings, str(report)
 
 
-# Blocks of threads fetch several items, of which each goes round the ring more than once and stores its O itself. Of a
+# Blocks of threads fetch several items. Each item goes round the ring more than once and stores its O itself. In a
 # head's last item the second consumer has no row.
 FULL, FAR_APART = ("full", 300, 700), ("far apart", 200, 1000)
 
@@ -266,7 +266,7 @@ def tiles_of_rows(lists):
 
 @pytest.mark.parametrize("name", ["BigBird", "BigBird, blocks of 16"])
 def test_blocks_of_128_give_the_tiles_of_blocks_of_64(name):
-    """A partial block may hold quarters of which all pairs are seen, or none."""
+    """In a quarter of a partial block all pairs may be seen, or none."""
     by_64, by_128 = (PATTERNS[name]().block_lists(704, 832, block=block) for block in patterns.lists.BLOCKS)
     assert len(by_128.bits) and tiles_of_rows(by_64) == tiles_of_rows(by_128)
 

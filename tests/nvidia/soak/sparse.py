@@ -122,7 +122,7 @@ def both_passes(inputs: Sequence[Tensor], grad_out: Tensor, pattern: Pattern) ->
 
 
 def chosen_kernels(one: SparseCase, launch: Callable[[], object]) -> list[Kernel]:
-    """The kernels of a launch, none of which is launched. Raises AssertionError unless they are those of the case."""
+    """The kernels that a call would launch; nothing is launched. Raises AssertionError unless they are the case's."""
     found: list[Kernel] = []
     with mock.patch.object(ReadyLaunch, "__call__", lambda ready, *tensors: found.append(ready.kernel)):
         launch()
