@@ -510,6 +510,22 @@ class ReadyLaunch:
         """Blocks of threads."""
         return self._size[0]
 
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Threads of a block."""
+        return self._size[1]
+
+    @property
+    def shared_mem(self) -> int:
+        """Bytes of dynamic shared memory."""
+        return self._size[2]
+
+    def arguments(self, *tensors: torch.Tensor) -> tuple[object, ...]:
+        """What the kernel is launched with for the tensors of a call, in the order of its parameters."""
+        if self._counter is not None:
+            tensors = *tensors[: self._counter], counter(tensors[0].device), *tensors[self._counter :]
+        return self._with_maps(self._filled_in(tensors))
+
     def __call__(self, *tensors: torch.Tensor) -> None:
         again = self._again
         stream = again[1].stream() if again else None
@@ -522,8 +538,7 @@ class ReadyLaunch:
                 self._record_tensors(again[1].device)
             return
         args = self._filled_in(tensors)
-        with_maps = tuple(self._maps[place].make(a) if place in self._maps else a for place, a in enumerate(args))
-        gpu = self._kernel._launch(self._size, with_maps, self._dependent)
+        gpu = self._kernel._launch(self._size, self._with_maps(args), self._dependent)
         if gpu and self._tensors:
             self._record_tensors(gpu.device)
         if gpu and self._launched_once:  # a launch that runs once need not be prepared for more
@@ -545,6 +560,9 @@ class ReadyLaunch:
         for place, tensor in zip(self._passed, tensors, strict=True):
             args[place] = tensor
         return tuple(args)
+
+    def _with_maps(self, args: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(self._maps[place].make(a) if place in self._maps else a for place, a in enumerate(args))
 
 
 # ---- helpers

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from course_utils.cuda import RawModule, TensorMap, read_kernel
+from course_utils.cuda import RawModule, ReadyLaunch, TensorMap, read_kernel
 
 _Argument = torch.Tensor | TensorMap | np.generic
 
@@ -28,6 +28,13 @@ class Launch:
     args: tuple[_Argument, ...]
     options: tuple[str, ...] = ()
     shared_mem: int = 0
+
+    @classmethod
+    def of_ready(cls, ready: ReadyLaunch, *tensors: torch.Tensor) -> Launch:
+        """The launch of an operator with these tensors, CPU tensors as `ready` takes them."""
+        module = ready.kernel.module
+        args = ready.arguments(*tensors)
+        return cls(module.name, ready.kernel.name, ready.grid, ready.block, args, module.options, ready.shared_mem)
 
     def run(self, device: str | torch.device = "cpu") -> list[torch.Tensor]:
         """Runs the kernel on copies of the tensors, on a device; returns the copies, in the order of the parameters.

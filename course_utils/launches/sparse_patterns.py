@@ -9,10 +9,13 @@ import torch
 
 from course_utils import patterns
 from course_utils.costs import ceil_div
+from course_utils.cuda import ReadyLaunch
 from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
-from course_utils.operators import sparse_launch, sparse_work
-from course_utils.operators.tensor_core import BF16, BackwardTile
+from course_utils.operators import sparse_hopper, sparse_hopper_lists, sparse_launch, sparse_work
+from course_utils.operators.attention import Call
+from course_utils.operators.sparse_hopper_backward import ready_range_backward
+from course_utils.operators.tensor_core import BF16, HEAD_DIMS, BackwardTile
 
 FOLDER = "04_sparse_patterns"
 # Their source names what a row sees, or the bits of a block, again for each score. How often that is an access depends
@@ -27,10 +30,12 @@ def course() -> dict[str, Launch]:
 
 def hard() -> dict[str, Launch]:
     """The kernels that `course` leaves out; and all of them where most can go wrong: bf16, two query heads to a key
-    head, and a mask that leaves the first queries without a key."""
+    head, and a mask that leaves the first queries without a key. So for a Hopper GPU's kernels, with each d."""
     sizes = {"heads": 4, "kv_heads": 2, "queries": 200, "keys": 136, "head_dim": 128}
     uncounted = {name: launch for name, launch in _short().items() if launch.kernel in UNCOUNTED}
-    return uncounted | _kernels("hard", torch.bfloat16, (patterns.dilated(16, 3),), **sizes)
+    of_hopper = {name: launch for head_dim in HEAD_DIMS for name, launch in _on_hopper(head_dim).items()}
+    of_hopper |= _lists_on_hopper()
+    return uncounted | _kernels("hard", torch.bfloat16, (patterns.dilated(16, 3),), **sizes) | of_hopper
 
 
 def _short() -> dict[str, Launch]:
@@ -110,6 +115,56 @@ def _kernels(
     options = f"-DD={head_dim}", f"-DWARPS={warps}"
     add("", "csr_gather", "csr_gather", (ceil_div(queries, warps), heads), 32 * warps, args, options)
     return launches
+
+
+def _on_hopper(head_dim: int) -> dict[str, Launch]:
+    """The kernels of range_hopper.cu and range_backward_hopper.cu, with more items than blocks, and a column of keys
+    that all queries see, which is cut."""
+    queries, keys, device = 1100, 1090, torch.device("cpu")
+    query, grad_out = (normal(1, 2, queries, head_dim).bfloat16() for _ in range(2))
+    key, value = (normal(1, 1, keys, head_dim).bfloat16() for _ in range(2))
+    call = Call(query.shape, key.shape, query.dtype, device, head_dim**-0.5)
+    launches: dict[str, Launch] = {}
+
+    def add(what: str, ready: ReadyLaunch, *tensors: torch.Tensor) -> None:
+        launches[f"sparse hopper {ready.kernel.name}, {what}, d={head_dim}, hard"] = Launch.of_ready(ready, *tensors)
+
+    streaming, documents = patterns.streaming(4, 40), patterns.document([500, 590]) & patterns.causal()
+    attend = query, key, value, torch.zeros_like(query), torch.zeros(query.shape[:3])
+    add("streaming", sparse_hopper.range_forward(call, streaming.ranges), *attend)
+    add("dilated", sparse_hopper.range_forward(call, patterns.dilated(16, 2).ranges), *attend)
+    add("documents", sparse_hopper.table_forward(call, documents.row_ranges(queries, keys, device=device)), *attend)
+    gradients = torch.zeros_like(key), torch.zeros_like(value)
+    for deterministic in (False, True):
+        ready = ready_range_backward(call, streaming.ranges, deterministic=deterministic)
+        statistics, dq_sum, turns = map(torch.zeros, ready.sizes)
+        cut, parts = ready.backward, torch.zeros(ready.backward.shape)
+        inputs = query, grad_out, key, value, *gradients, statistics, dq_sum, turns.int(), parts
+        add("streaming in turns" if deterministic else "streaming", cut.attend, *inputs)
+    add("streaming", cut.merge, parts, *gradients)
+    return launches
+
+
+def _lists_on_hopper() -> dict[str, Launch]:
+    """block_sparse_hopper.cu, with more items than blocks, and a block of queries that sees all keys, whose list is
+    cut."""
+    queries, keys, head_dim = 640, 2200, sparse_hopper_lists.HEAD_DIM
+    query, key, value = (normal(1, heads, n, head_dim).bfloat16() for heads, n in ((2, queries), (1, keys), (1, keys)))
+    call = Call(query.shape, key.shape, query.dtype, query.device, head_dim**-0.5)
+    lists = (patterns.local(40) | patterns.global_tokens([3, 1570])).block_lists(queries, keys)
+    tiles = sparse_hopper_lists.tile_lists(lists, heads=2)
+    parts = torch.zeros(tiles.work.parts, 1, 2, 64, head_dim)
+    ready = sparse_hopper_lists.forward(call, lists, tiles)
+    tensors = (
+        query,
+        key,
+        value,
+        torch.zeros_like(query),
+        torch.zeros(query.shape[:3]),
+        parts,
+        parts[..., 0].contiguous(),
+    )
+    return {f"sparse hopper {ready.kernel.name}, d={head_dim}, hard": Launch.of_ready(ready, *tensors)}
 
 
 def _by_columns(

@@ -21,12 +21,13 @@ from course_utils.launches.chapters import course_launches, hard_launches, large
 from course_utils.launches.micro import micro_launches
 from course_utils.measured import Row
 from course_utils.nvidia import tools
-from course_utils.nvidia.tools import ToolError
+from course_utils.nvidia.tools import SanitizerRun, ToolError
 
 NCU_LAUNCHES = 48  # launches that one ncu process counts: a failure loses all of them, and a start costs seconds
 NCU_SECONDS = 90  # for each of these processes
 NCU_BUDGET = 145  # seconds after which no further one is begun
 SANITIZER_PROCESSES = 14  # at a time, on one GPU
+SANITIZER_LAUNCHES = 8  # of right kernels that share a process: most of a process's time is its start
 SANITIZER_BUDGET = 500  # seconds after which no further launch is begun
 # Micro-kernels that the sanitizers see too: one of each kind.
 CLEAN_MICRO = ("ldmatrix_x4 swizzled", "copy_async 16 cg, pitch 1", "add_shared_int neighbours", "divergent_shared")
@@ -122,38 +123,47 @@ def measure_sanitizer() -> list[Row]:
     """compute-sanitizer's findings for every case and tool, on this machine's GPU.
 
     The tool that should find a defect comes first; runs that have not begun after SANITIZER_BUDGET seconds are left
-    out.
+    out. Right kernels share a process; where anything is found there, each is run again alone.
     """
     jobs = [(case, tool) for case in sanitizer_cases() for tool in case.tools]
-    first = sorted(jobs, key=lambda job: job[0].state == "broken" and job[0].tool != job[1])
+    broken = [[job] for job in jobs if job[0].state == "broken"]
+    groups = sorted(broken, key=lambda group: group[0][0].tool != group[0][1])
+    for of_tool in TOOLS:
+        right = [(case, tool) for case, tool in jobs if case.state != "broken" and tool == of_tool]
+        groups += [right[start : start + SANITIZER_LAUNCHES] for start in range(0, len(right), SANITIZER_LAUNCHES)]
     stop = time.monotonic() + SANITIZER_BUDGET
     rows: list[Row] = []
     with ThreadPoolExecutor(SANITIZER_PROCESSES) as pool:
-        running = [pool.submit(_sanitizer_row, case, tool, stop) for case, tool in first]
+        running = [pool.submit(_sanitizer_rows, group, stop) for group in groups]
         for done in tqdm(as_completed(running), total=len(running), desc="compute-sanitizer", mininterval=5):
-            try:
-                row = done.result()
-            except ToolError as error:
-                tqdm.write(str(error))
-            else:
-                rows += [row] if row else []
+            rows += done.result()
     if len(rows) < len(jobs):
         tqdm.write(f"{len(jobs) - len(rows)} of {len(jobs)} runs failed or had not begun after {SANITIZER_BUDGET} s")
     order = {(case.name, case.state, tool): n for n, (case, tool) in enumerate(jobs)}
     return sorted(rows, key=lambda row: order[row["name"], row["state"], row["tool"]])
 
 
-def _sanitizer_row(case: SanitizerCase, tool: str, stop: float) -> Row | None:
-    begin = time.monotonic()
-    if begin > stop:
-        return None
-    run = tools.run_compute_sanitizer(case.launch, tool)
+def _sanitizer_rows(jobs: list[tuple[SanitizerCase, str]], stop: float) -> list[Row]:
+    """The rows of cases, all under one tool, but for those that fail or do not begin before `stop`."""
+    if time.monotonic() > stop:
+        return []
+    if len(jobs) > 1 and tools.compute_sanitizer_is_silent([case.launch for case, _ in jobs], jobs[0][1]):
+        return [_sanitizer_row(case, tool, SanitizerRun([], "", "")) for case, tool in jobs]
+    rows = []
+    for case, tool in jobs:
+        try:
+            rows.append(_sanitizer_row(case, tool, tools.run_compute_sanitizer(case.launch, tool)))
+        except ToolError as error:
+            tqdm.write(str(error))
+    return rows
+
+
+def _sanitizer_row(case: SanitizerCase, tool: str, run: SanitizerRun) -> Row:
     return {
         "name": case.name,
         "state": case.state,
         "tool": tool,
         "failure": run.failure,
-        "seconds": round(time.monotonic() - begin, 1),
         "findings": [
             {
                 "message": finding.message,

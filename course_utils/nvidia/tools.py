@@ -120,6 +120,25 @@ def run_compute_sanitizer(
     A kernel that hangs is stopped after `kernel_timeout` seconds, the whole run after `timeout`; what was found until
     then is kept. Raises ToolError if the tool cannot be used here or did not get as far as the kernel.
     """
+    code, output = _sanitize([launch], tool, timeout, kernel_timeout)
+    findings = parse_sanitizer(output, tool, launch)
+    failure = parse_failure(output, launch, timeout if code is None else None)
+    if not findings and not failure and ended(launch) not in output:
+        raise ToolError(f"compute-sanitizer --tool {tool} did not get as far as {launch.kernel}():\n{output[-TAIL:]}")
+    return SanitizerRun(findings, output, failure)
+
+
+def compute_sanitizer_is_silent(launches: Sequence[Launch], tool: str) -> bool:
+    """Whether all launches end under one process of a tool, which finds nothing: most of the time is the process's
+    start. Which launch a finding is about is not told."""
+    _, output = _sanitize(launches, tool, SANITIZER_SECONDS + KERNEL_SECONDS * len(launches), KERNEL_SECONDS)
+    ends = {ended(launch) for launch in launches}
+    all_ended = sum(line in ends for line in output.splitlines()) == len(launches)
+    return all_ended and not parse_sanitizer(output, tool)
+
+
+def _sanitize(launches: Sequence[Launch], tool: str, timeout: float, kernel_timeout: int) -> tuple[int | None, str]:
+    """Exit status and output of a tool that watches launches, as `_run` gives them."""
     _check_tool(tool)
     # Errors of the CUDA API are left out: a kernel that crashed makes every later call fail.
     options = ["--tool", tool, "--report-api-errors", "no", "--show-backtrace", "device", "--print-limit", "1000"]
@@ -127,13 +146,8 @@ def run_compute_sanitizer(
     if tool == "memcheck" and _knows_padding(program):
         options += ["--padding", str(PADDING)]
     with tempfile.TemporaryDirectory() as folder:
-        command = [program, *options, *_replay(folder, [launch], kernel_timeout)]
-        code, output = _run(command, folder, timeout, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
-    findings = parse_sanitizer(output, tool, launch)
-    failure = parse_failure(output, launch, timeout if code is None else None)
-    if not findings and not failure and ended(launch) not in output:
-        raise ToolError(f"compute-sanitizer --tool {tool} did not get as far as {launch.kernel}():\n{output[-TAIL:]}")
-    return SanitizerRun(findings, output, failure)
+        command = [program, *options, *_replay(folder, launches, kernel_timeout)]
+        return _run(command, folder, timeout, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
 
 
 @functools.cache

@@ -254,15 +254,23 @@ SANITIZER: dict[tuple[str, str], str] = {
 # Kernels that nothing is wrong with, of which compute-sanitizer's racecheck names lines all the same; and why.
 FALSE_ALARMS = dict.fromkeys(
     (
-        f"hopper {kernel}, d={d}, hard{more}"
-        for d in (64, 128)
-        for kernel, more in (
-            ("step6_persistent", ""),
-            ("forward", ""),
-            ("forward_e4m3", ""),
-            ("backward", ""),
-            ("backward", ", in turns"),
-        )
+        "sparse hopper block_sparse_forward, d=128, hard",
+        *(
+            f"{kernel}, d={d}, hard{more}"
+            for d in (64, 128)
+            for kernel, more in (
+                ("hopper step6_persistent", ""),
+                ("hopper forward", ""),
+                ("hopper forward_e4m3", ""),
+                ("hopper backward", ""),
+                ("hopper backward", ", in turns"),
+                ("sparse hopper range_forward, streaming", ""),
+                ("sparse hopper range_forward, dilated", ""),
+                ("sparse hopper table_forward, documents", ""),
+                ("sparse hopper range_backward, streaming", ""),
+                ("sparse hopper range_backward, streaming in turns", ""),
+            )
+        ),
     ),
     "One lane gives a buffer back for its warp: it arrives at an mbarrier, for which the producer waits before it "
     "fills the buffer again. A `__syncwarp` in front of the arrival makes sure that the other lanes have read by then. "

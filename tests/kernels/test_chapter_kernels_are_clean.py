@@ -19,11 +19,11 @@ COUNTED = pytest.mark.exhaustive(
 )
 MASKED = pytest.mark.exhaustive("`make test` has each length once, with and without the causal mask in turn")
 WATCHED = (
-    *("sparse range_", "sparse block_sparse_", "sparse csr_gather"),
+    *("sparse range_", "sparse block_sparse_", "sparse csr_gather", "sparse hopper"),
     *("hopper step", "hopper forward", "hopper backward,"),
 )
 ELSEWHERE = pytest.mark.exhaustive(
-    "watched in tests/operators/test_sparse.py and test_flash_hopper….py, test_sparse_backward.py and "
+    "watched in tests/operators/test_sparse….py and test_flash_hopper….py, test_sparse_backward.py and "
     "test_hopper_ladder.py, too"
 )
 FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*/*.cu"))]

@@ -3,9 +3,16 @@
 import numpy as np
 import torch
 
-from course_utils.launches import Launch
+from course_utils.launches import Launch, sparse_patterns
 from course_utils.nvidia.measure import counter_cases
+from course_utils.operators import sparse_hopper
+from course_utils.operators.attention import Call
+from course_utils.operators.hopper_launch import BackwardTile
+from course_utils.operators.sparse_hopper_backward import RANGE_BACKWARD
+from course_utils.operators.tensor_core import BF16_OPTION, HEAD_DIMS
+from course_utils.patterns import Ranges
 from tests.helpers.nvidia_output import LAUNCH
+from tests.helpers.tensors import random
 
 
 def test_launches_are_told_apart_by_all_that_decides_their_addresses():
@@ -28,3 +35,28 @@ def test_launches_are_told_apart_by_all_that_decides_their_addresses():
 def test_every_launch_has_a_name_and_a_description_of_its_own():
     cases = counter_cases()
     assert len({case.name for case in cases}) == len({case.launch.describe() for case in cases}) == len(cases)
+
+
+def test_the_launch_of_an_operator_as_data_gives_what_the_operator_gives():
+    query, key, value = (random(1, 2, 130, 64, dtype=torch.float16, seed=seed) for seed in range(3))
+    ready = sparse_hopper.range_forward(
+        Call(query.shape, key.shape, query.dtype, query.device, 0.125), Ranges(0, 20, 1)
+    )
+    out, lse = torch.zeros_like(query), torch.zeros(1, 2, 130)
+    launch = Launch.of_ready(ready, query, key, value, out, lse)
+    *_, found, found_lse, counter = launch.run()
+    assert not out.any() and not counter.any(), "it runs on copies"
+    ready(query, key, value, out, lse)
+    assert torch.equal(found.view_as(out), out) and torch.equal(found_lse, lse)
+    assert (launch.source, launch.grid) == (sparse_hopper.RANGE_FORWARD, ready.grid)
+
+
+def test_the_kernels_for_hopper_under_ranges_are_watched_with_every_option_of_a_plain_softmax():
+    """But for the tile of three consumers, whose loop is that of chapter 07."""
+    watched = {(launch.source, frozenset(launch.options)) for launch in sparse_patterns.hard().values()}
+    forward = [options for options in sparse_hopper.forward_options() if "-DCONSUMERS=2" in options]
+    backward = [BackwardTile(head_dim, in_turns).options for head_dim in HEAD_DIMS for in_turns in (False, True)]
+    for file, found in ((sparse_hopper.RANGE_FORWARD, forward), (RANGE_BACKWARD, backward)):
+        assert {(file, frozenset((*options, BF16_OPTION[torch.bfloat16]))) for options in found} == {
+            (source, options) for source, options in watched if source == file
+        }

@@ -32,20 +32,34 @@ def test_sanitizer_runs_that_fail_or_come_too_late_are_left_out_and_the_others_k
         found = parse_sanitizer(MEMCHECK, tool, launch) if launch.grid == (2,) else []
         return tools.SanitizerRun(found, "", "hangs: stopped after 9 s" if tool == "synccheck" else "")
 
+    def is_silent(launches, tool):
+        together.append(([launch.kernel for launch in launches], tool))
+        return tool == "racecheck"
+
+    together = []
     copy = course_launches()["copy"]
     cases = [
         measure.SanitizerCase("overrun", "broken", Launch(**{**vars(LAUNCH), "grid": (2,)}), "memcheck"),
         measure.SanitizerCase("overrun", "mended", LAUNCH, "memcheck"),
         measure.SanitizerCase("copy", "clean", copy),
+        measure.SanitizerCase("sum", "clean", LAUNCH),
     ]
     monkeypatch.setattr(tools, "run_compute_sanitizer", run)
+    monkeypatch.setattr(tools, "compute_sanitizer_is_silent", is_silent)
     monkeypatch.setattr(measure, "sanitizer_cases", lambda: cases)
     rows = measure.measure_sanitizer()
     assert [(row["name"], row["state"], row["tool"]) for row in rows] == [
         *(("overrun", "broken", tool) for tool in ("memcheck", "racecheck", "initcheck", "synccheck")),
         ("overrun", "mended", "memcheck"),
+        ("copy", "clean", "racecheck"),
+        *(("sum", "clean", tool) for tool in ("memcheck", "racecheck", "initcheck", "synccheck")),
     ]
     assert rows[0]["findings"][0]["line"] == ADDITION and rows[3]["failure"] == "hangs: stopped after 9 s"
+    assert not rows[5]["findings"]
     assert "no such kernel" in capsys.readouterr().out
+    right = ["vector_add", "copy", "vector_add"]
+    assert sorted(together) == sorted(
+        [(right, "memcheck"), *((right[1:], tool) for tool in ("racecheck", "initcheck", "synccheck"))]
+    )
     monkeypatch.setattr(measure, "SANITIZER_BUDGET", -1)
     assert measure.measure_sanitizer() == []

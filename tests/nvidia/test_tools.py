@@ -109,6 +109,12 @@ def test_a_clean_launch_gives_no_finding(fake):
     assert tools.run_compute_sanitizer(LAUNCH, "synccheck").findings == []
 
 
+def test_launches_under_one_process_are_silent_if_all_end_and_nothing_is_found(fake):
+    for said, silent in ((CLEAN, False), (CLEAN + CLEAN, True), (CLEAN + CLEAN + MEMCHECK, False)):
+        fake("compute-sanitizer", f"print({said!r})")
+        assert tools.compute_sanitizer_is_silent([LAUNCH, LAUNCH], "racecheck") == silent
+
+
 def test_what_was_found_before_the_time_limit_is_kept(fake):
     fake("compute-sanitizer", f"print('launching vector_add()')\nprint({MEMCHECK!r}, flush=True)\ntime.sleep(60)")
     run = tools.run_compute_sanitizer(LAUNCH, "synccheck", timeout=1)
@@ -269,3 +275,5 @@ def test_the_tools_run_on_a_gpu(program):
         overrun = Launch(**{**vars(LAUNCH), "grid": (2,)})
         assert tools.run_compute_sanitizer(fits)[::2] == ([], "")
         assert {f.line for f in tools.run_compute_sanitizer(overrun).findings} == {ADDITION}
+        assert tools.compute_sanitizer_is_silent([fits, fits], "memcheck")
+        assert not tools.compute_sanitizer_is_silent([fits, overrun], "memcheck")
