@@ -24,6 +24,7 @@ NUMBER = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w,]*\.?\d|
 AS_SHOWN = 0.006  # tables have three digits
 AS_FAST = 1.05  # another part may have timed the same way again
 TORCH = re.compile(r"Flex|FLASH|SDPA|cuDNN|torch")
+UNIT = re.compile(r"\b(?:ms|milliseconds|microseconds)\b|µs")  # without one, numbers are ratios or lengths
 
 
 class Subject(NamedTuple):
@@ -215,13 +216,16 @@ def _text(cell: nbformat.NotebookNode) -> str:
 
 
 def tables() -> list:
-    """The cells of chapters with a subject whose saved output names the recording and something of torch."""
+    """The cells of chapters with a subject whose saved output names the recording, something of torch and a unit of
+    time."""
     cases = []
     for name in SUBJECTS:
         caption = measured.caption(measured.load(name))
         texts = {c.id: _text(c) for c in read_notebook(NOTEBOOKS[name]).cells if c.cell_type == "code"}
         compared = {
-            cell: text for cell, text in texts.items() if caption in text and TORCH.search(text.replace(caption, ""))
+            cell: text
+            for cell, text in texts.items()
+            if caption in text and TORCH.search(text.replace(caption, "")) and UNIT.search(text)
         }
         cases += [(name, cell, text) for cell, text in compared.items()]
     return cases

@@ -54,6 +54,13 @@ def test_the_speed_beside_the_best_peer_is_that_of_its_record(kernel, parts):
     assert f"| {' | '.join(cells)} |" in README.splitlines()
 
 
+def test_the_speed_beside_cudnn_on_hopper_is_that_of_its_record():
+    rows = measured.load("07_hopper").select(name="flash_attention_hopper")
+    ratios = [[row["ratio_to_cudnn"] for row in rows if row["part"] == part] for part in ("forward", "backward")]
+    cells = "chapter 07 (Hopper GPUs alone), cuDNN", *(f"{min(of):.2f} to {max(of):.2f}" for of in ratios)
+    assert f"| {' | '.join(cells)} |" in README.splitlines()
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/machines.md"])
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
