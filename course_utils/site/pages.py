@@ -31,7 +31,7 @@ LEFT_OUT = {"navigation", "badges", "colab-setup"}  # the site has bars of its o
 PROGRESS = re.compile(r"progress\.\w+\(")  # a card of what the reader did: no reader of a page has one
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PICTURES = ("image/svg+xml", "image/png", "image/jpeg")
-CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+CODE = re.compile(r"(```.*?```|`(?:[^`\n]|\n(?!\n))*`)", re.DOTALL)  # `code` may go on in the next line
 LINK = re.compile(r"(?<!!)(\]\()([^)\s]+)")
 HREF = re.compile(r"(<a\b[^>]*?\bhref=[\"'])([^\"']+)")
 HEADING = re.compile(r"^#{1,6} +(.*?)[ #]*$", re.MULTILINE)

@@ -76,6 +76,11 @@ def test_code_keeps_its_links_and_hashes(root):
     assert pages.markdown(text, root / "notebooks" / "a.ipynb", root, pages._jupyterlab) == text
 
 
+def test_a_link_behind_code_of_two_lines_is_found(root):
+    text = pages.markdown("`cd\nfolder` and `up`, [x](a.ipynb), `down`", root / "notebooks" / "b.ipynb", root)
+    assert text == "`cd\nfolder` and `up`, [x](a.html), `down`"
+
+
 def test_headings_get_jupyterlabs_anchors(root):
     text = pages.markdown("## 5 Which addresses?\n", root / "notebooks" / "a.ipynb", root, pages._jupyterlab)
     assert '<span id="5-Which-addresses?"></span>\n\n## 5 Which addresses?' in text
