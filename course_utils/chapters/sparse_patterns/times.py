@@ -154,11 +154,15 @@ def show_speeds() -> None:
     table = []
     for pattern in dict.fromkeys(row["pattern"] for row in _ours_at(LONGEST)):
         line = {"pattern": short(pattern), "fastest other, 128 K": best_other(pattern, LONGEST)["name"]}
+        speeds: dict[str, dict[int, float]] = {"forward": {}, "backward": {}}
         for row in record().select(part="peers", name="sparse_attention", pattern=pattern):
-            best = best_other(pattern, row["length"])["median_ms"]
-            line[f"forward, {row['length'] // 1024} K"] = f"{best / row['median_ms']:.2f}"
+            speeds["forward"][row["length"]] = best_other(pattern, row["length"])["median_ms"] / row["median_ms"]
         for row in record().select(part="backward", name="sparse_attention", pattern=pattern):
-            line[f"backward, {row['length'] // 1024} K"] = f"{row['ratio_to_best']:.2f}"
+            speeds["backward"][row["length"]] = row["ratio_to_best"]
+        for which, of_length in speeds.items():
+            if of_length:
+                lengths = " · ".join(str(length // 1024) for length in of_length)
+                line[f"{which}, {lengths} K"] = " · ".join(f"{speed:.2f}" for speed in of_length.values())
         table.append(line)
     where = "backward: beside the fastest other backward pass that was timed; none was for dilated"
     show.table(table, f"{where}; {caption()}")
