@@ -76,7 +76,7 @@ def flash_attention_hopper(
 
     Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys, and their shares of
     dQ are added in an order of chance. Under `torch.use_deterministic_algorithms(True)` they take turns, and the bits
-    are the same each time; on an H200 the backward pass then takes 1.0 to 1.5 times as long.
+    are the same each time; on an H200 the backward pass then takes 1.1 to 1.5 times as long.
 
     With a window, sinks, a softcap or wide heads the kernels are those of `sparse_attention`, on any GPU.
     """

@@ -14,7 +14,7 @@ from course_utils.patterns import Pattern, Ranges
 
 BLOCK = 64  # of the block lists that sparse_attention asks a pattern for
 # What a row costs csr_gather beside its pairs, and what a block costs block_sparse.cu, in pairs of csr_gather: measured
-# on an H200 with d = 128. A block costs block_sparse_hopper.cu 127 to 135 (part "csr" of the chapter's figures); the
+# on an H200 with d = 128. A block costs block_sparse_hopper.cu 106 to 135 (part "csr" of the chapter's figures); the
 # choice is the same on all devices.
 CSR_ROW_COST, CSR_BLOCK_COST = 25, 155
 CSR_LONGEST = 4096  # keys: a row is the work of one warp, and a longer one would set the time of the whole
