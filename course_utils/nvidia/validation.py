@@ -273,7 +273,8 @@ FALSE_ALARMS = dict.fromkeys(
         ),
     ),
     "One lane gives a buffer back for its warp: it arrives at an mbarrier, for which the producer waits before it "
-    "fills the buffer again. A `__syncwarp` in front of the arrival makes sure that the other lanes have read by then. "
+    "fills the buffer again. A `__syncwarp` in front of the arrival, or a barrier of the warpgroup, makes sure that "
+    "the other lanes have read by then. "
     "Likely racecheck takes an mbarrier for an order only of threads that arrive themselves: of `ring`, where each "
     "lane arrives, it says nothing. Changed so that one lane arrives for all, `ring` was named with and without a "
     "`__syncwarp` (tried by hand, NVIDIA H200, 2026-11-27).",

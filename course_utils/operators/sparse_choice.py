@@ -43,9 +43,10 @@ def choose_kernel(
     """Which kernel `sparse_attention` takes for a pattern at these lengths, and why.
 
     "dense" where the pattern is equal blocks on the diagonal, each a sequence of its own to the dense kernel, with no
-    tile that it shares with another. "range" where the rows are ranges of keys. Else "block_sparse", unless so few
-    pairs of the visited blocks are kept that gathering the keys of each row costs less (a block as much as 155 keys, a
-    row as 25 more): then "csr_gather", if no row has more than 4096 keys, and no gradient is asked for.
+    tile that it shares with another (on a Hopper GPU, the kernel of ranges if blocks would not fill a tile). "range"
+    where the rows are ranges of keys. Else "block_sparse", unless so few pairs of the visited blocks are kept that
+    gathering the keys of each row costs less (a block as much as 155 keys, a row as 25 more): then "csr_gather", if no
+    row has more than 4096 keys, and no gradient is asked for.
 
     differentiable: whether gradients will be asked for. grouped: whether several query heads share a key head. device:
     where the lists are built and kept.

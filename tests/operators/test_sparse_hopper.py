@@ -126,11 +126,34 @@ def test_every_run_gives_the_same_bits(device):
             assert all(map(torch.equal, first, sparse_attention(*inputs, pattern, return_lse=True)))
 
 
-def test_the_sanitizer_finds_nothing():
+def sanitized():
     with sanitize() as report:
         for pattern in (patterns.streaming(3, 150), patterns.document(documents(270))):
             sparse_attention(*(random(1, 2, 270, 64, seed=seed) for seed in range(3)), pattern)
-    assert report.launches == 2 and not report.findings, str(report)
+    assert report.launches == 2
+    return report
+
+
+def test_the_sanitizer_finds_nothing():
+    report = sanitized()
+    assert not report.findings, str(report)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("                sync_threads(1 + w, 128);\n", ""),
+        ("    if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long\n", ""),
+        (
+            "wait_for_product<0>(O);\n        give_back(shared.gate_V[buffer]);",
+            "give_back(shared.gate_V[buffer]);\n        wait_for_product<0>(O);",
+        ),
+    ],
+    ids=["what rows see", "the last stores", "the last tile of V"],
+)
+def test_the_sanitizer_sees_a_missing_wait(break_kernel, right, wrong):
+    break_kernel(sparse_hopper.RANGE_FORWARD, right, wrong)
+    assert sanitized().findings
 
 
 def test_a_row_with_nan_stays_nan_and_the_others_do_not():

@@ -19,11 +19,17 @@ def show_folded(summary: str, *passages: tuple[str, str, str | None]) -> None:
     pages, texts = [], []
     for name, start, end in passages:
         first, last = show.passage_lines(name, start, end)
-        text = "\n".join(read_kernel(name).splitlines()[first - 1 : last])
+        text = _lines(name, start, end)
         where = f"kernels/{name}, lines {first} to {last}"
         pages.append(f"<p>{html.escape(where)}</p>{show.highlighted(text)}")
         texts += [where, text]
     show.folded(summary, "\n".join(texts), "".join(pages))
+
+
+def _lines(name: str, start: str, end: str | None) -> str:
+    """The text of a passage."""
+    first, last = show.passage_lines(name, start, end)
+    return "\n".join(read_kernel(name).splitlines()[first - 1 : last])
 
 
 def ranges() -> None:
@@ -37,15 +43,19 @@ def ranges() -> None:
 
 
 def on_hopper() -> None:
-    """Shows which tiles a block of range_hopper.cu visits, and counts the lines in which it differs from chapter 07's
-    dense kernel."""
+    """Shows which tiles a block of range_hopper.cu visits, and the lines in which its loop differs from that of chapter
+    07's dense kernel."""
     show_folded(
         "Read the code: which tiles a block visits, and which of them need no mask",
         (RANGE_BLOCK, "// Both ends of what", "// S = −∞"),
     )
-    dense, ranges = read_kernel("07_hopper/forward.cu"), read_kernel("04_sparse_patterns/range_hopper.cu")
-    marks = [line[0] for line in show.difference_lines(dense, ranges, context=0, skip_header=True)[2:]]
-    print(f"from forward.cu to range_hopper.cu: {marks.count('-')} lines removed, {marks.count('+')} added")
+    dense, ranges = "07_hopper/forward.cu", "04_sparse_patterns/range_hopper.cu"
+    loops = [_lines(name, "    int j = work.", "give_back(shared.gate_Q") for name in (dense, ranges)]
+    changed = [line for line in show.difference_lines(*loops, context=0)[2:] if line[0] in "-+"]
+    text = "\n".join(changed)
+    show.folded(f"Read the code: the {len(changed)} lines that change in the loop", text, show.highlighted(text))
+    for name in (dense, ranges):
+        print(f"{name}: {len(read_kernel(name).splitlines())} lines")
 
 
 def residue_classes() -> None:
