@@ -328,7 +328,7 @@ QUESTIONS = (
         1,
         "The model with a window: how many times as fast the fastest window is as the fastest exact kernel",
         EXACT_MS / WINDOW_MS,
-        tolerance=0.01,  # the floors' ratio is within 0.03
+        tolerance=0.01,  # the ratio of the floors is only 3 % smaller
         misconceptions=(
             (PAIRS, "that is the ratio of the floors; the kernels are not equally far from theirs"),
             (EXACT_MS / _windowed_ms("window of 4096, Flex"), "that is FlexAttention's window; another one is faster"),
