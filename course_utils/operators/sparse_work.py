@@ -97,10 +97,11 @@ def columns_of(
     key_shape: torch.Size,
     *,
     rows_of_entry: int = 1,
+    in_one_piece: bool = False,
 ) -> Columns:
     """The columns of tiles of keys, `[n]`, each with the rows, or entries of `rows_of_entry` rows, from `starts` to
     `ends - 1`, int32 `[n]`. A column is split if it is longer than an eighth of a block's share of the work, unless it
-    is at most four times as long as most columns, or half of a share.
+    is at most four times as long as most columns, or half of a share; in_one_piece: none is.
 
     Pieces that differ by less than an eighth of a share stay in their order, because neighbours read the same queries.
     Others are sorted, the longest first, so that no long piece is left for the end. Heads are worked on side by side as
@@ -112,7 +113,8 @@ def columns_of(
     counts = (lengths + step - 1) // step
     share = int(counts.sum()) * batch * kv_heads * tile.warps / BACKWARD_WARPS
     typical, shortest = 4 * int(counts.sum()) / len(counts), SHORTEST_PART / (step * rows_of_entry)
-    pieces = split_evenly(counts, int(max(shortest, min(typical, share / 2), share / 8)))
+    limit = int(max(shortest, min(typical, share / 2), share / 8))
+    pieces = split_evenly(counts, max(limit, int(counts.max())) if in_one_piece else limit)
     row, first, end, part = pieces.items.unbind(1)
     of_item = torch.stack((tiles.to(row.device)[row], starts[row] + first * step), dim=1)
     last = starts[row] + torch.minimum(end * step, lengths[row])
@@ -131,7 +133,7 @@ def range_columns(
     ranges: Ranges, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size, device: torch.device
 ) -> Columns:
     """The columns of range_backward.cu. A residue class has its own tiles of keys: of tile n of class c the number is
-    c + dilation · n."""
+    c + dilation · n. Dilated columns are in one piece, since merge_gradients has keys side by side."""
     dilation, L_q, L_k = ranges.dilation, query_shape[2], key_shape[2]
     tiles = torch.arange(class_tiles(L_k, dilation, tile.block_cols))
     of_class, j = tiles % dilation, tiles // dilation * tile.block_cols
@@ -144,7 +146,7 @@ def range_columns(
     _, ends_of_last = rows_that_see(ranges, torch.minimum(j + tile.block_cols, keys) - 1, queries, shift)
     ends = torch.maximum(ends_of_first, ends_of_last)
     tiles, starts, ends = (of_tile[exists].to(device) for of_tile in (tiles, starts, ends))
-    return columns_of(tiles, starts, ends, tile, query_shape, key_shape)
+    return columns_of(tiles, starts, ends, tile, query_shape, key_shape, in_one_piece=dilation > 1)
 
 
 def rows_that_see(ranges: Ranges, j: Tensor, queries: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:

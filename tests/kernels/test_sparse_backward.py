@@ -208,6 +208,11 @@ def test_parts_of_several_heads_and_of_heads_that_share_a_key_head(short_parts):
     check_lists(mask, 64, SMALL, parts=True, group=2, kv_heads=2)
 
 
+def test_dilated_columns_stay_whole(short_parts):
+    """However few and long they are: merge_gradients knows no residue classes."""
+    check_range(Ranges(0, 160, 1, 1, 2), 340, 340, NARROW)
+
+
 def test_columns_cover_each_query_once_and_only_the_long_one_is_split(short_parts, monkeypatch):
     monkeypatch.setattr(sparse_work, "SHORTEST_PART", 256)
     ranges, shape = Ranges(4, 63, 1), torch.Size((2, 8, 1000, 64))
