@@ -31,7 +31,7 @@ def test_floors_are_those_of_the_planner():
 def test_a_window_pays_from_where_the_recording_says_so():
     record = measured.load("08_choosing")
     assert choosing.lengths_of(record)[0] == 512
-    assert choosing.where_a_window_pays(record) == 32_768
+    assert choosing.where_a_window_pays(record) == 16_384
 
 
 def test_kernels_run_where_their_architecture_is():
