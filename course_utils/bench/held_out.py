@@ -1,8 +1,9 @@
 """What `bench held_out` measures: sliding windows at sizes for which no kernel was tuned, each beside a neighbour.
 
 Odd windows, lengths that fill no tile, query heads that share key heads, and fewer queries than keys. The neighbour has
-a window and a length that are powers of two. `of_neighbour` is the efficiency as a multiple of the neighbour's:
-useful FLOPs, those of the pairs that the window keeps, by the time. Outputs and gradients are checked before they are
+a window and a length that are powers of two, as many query heads, and about as much work: a GPU is less busy with
+less of it, whatever its size. `of_neighbour` is the efficiency as a multiple of the neighbour's: useful FLOPs, those
+of the pairs that the window keeps, by the time. Outputs and gradients are checked before they are
 timed, as in `best_peers`; times are of the GPU alone, with a cold L2 cache, taken by turns.
 """
 
@@ -51,26 +52,32 @@ def held_out(
     windows: Mapping[int, Sequence[int]] = WINDOWS,
     head_dims: Sequence[int] = HEAD_DIMS,
 ) -> list[Row]:
-    """A row for each size and pass; the neighbour's, too. ragged: a length that fills no tile.
+    """A row for each size and pass; the neighbours', too. ragged: a length that fills no tile, longer than half of
+    `length`.
 
     Raises:
         RuntimeError: an output or a gradient is wrong.
     """
     rows: list[Row] = []
     for head_dim, (window, odd) in itertools.product(head_dims, windows.items()):
-        of_neighbour = Size(window, heads, heads, length, length)
-        sizes = {NEIGHBOUR: of_neighbour}
-        sizes |= {f"window of {one}": of_neighbour._replace(window=one) for one in odd}
-        sizes |= {f"L = {n}": of_neighbour._replace(queries=n, keys=n) for n in (length - 1, length + 1, ragged)}
-        grouped = Size(window, 2 * heads, heads // 2, length // 2, length // 2)
-        sizes[f"GQA {grouped.heads}/{grouped.kv_heads}, L = {grouped.keys}"] = grouped
-        sizes[f"L_q = {length // 2}, L_k = {length}"] = of_neighbour._replace(queries=length // 2)
-        rows += _rows(sizes, head_dim, device)
+        long = Size(window, heads, heads, length, length)
+        short = long._replace(queries=length // 2, keys=length // 2)
+        grouped = short._replace(heads=2 * heads, kv_heads=heads // 2)
+        beside_long = {f"window of {one}": long._replace(window=one) for one in odd}
+        beside_long |= {f"L = {n}": long._replace(queries=n, keys=n) for n in (length - 1, length + 1)}
+        beside_short = {
+            f"L = {ragged}": long._replace(queries=ragged, keys=ragged),
+            f"L_q = {short.queries}, L_k = {length}": short._replace(keys=length),
+        }
+        name = f"GQA {grouped.heads}/{grouped.kv_heads}, L = {grouped.keys}"
+        rows += _rows({NEIGHBOUR: long} | beside_long, head_dim, device)
+        rows += _rows({NEIGHBOUR: short} | beside_short, head_dim, device)
+        rows += _rows({NEIGHBOUR: grouped._replace(kv_heads=grouped.heads), name: grouped}, head_dim, device)
     return rows
 
 
 def _rows(sizes: Mapping[str, Size], head_dim: int, device: str) -> list[Row]:
-    """The rows of sizes that are timed by turns."""
+    """The rows of sizes that are timed by turns; the neighbour is one of them."""
     functions: dict[str, dict[str, Function]] = {which: {} for which in FLOPS}
     pairs: dict[str, int] = {}  # that all heads keep
     for name, size in sizes.items():
@@ -85,7 +92,9 @@ def _rows(sizes: Mapping[str, Size], head_dim: int, device: str) -> list[Row]:
     rows: list[Row] = []
     for which, of_pass in functions.items():
         for name, (taken, ratios) in interleaved(of_pass, NEIGHBOUR, RUNS, **TIMES).items():
-            row: Row = {"part": which, "head_dim": head_dim, "of": sizes[NEIGHBOUR].window, "name": name}
+            neighbour = sizes[NEIGHBOUR]
+            row: Row = {"part": which, "head_dim": head_dim, "name": name, "of": neighbour.window}
+            row |= {"neighbour_heads": neighbour.heads, "neighbour_length": neighbour.keys}
             row |= {"pairs": pairs[name], **columns(taken)}
             row["useful_tflop_per_s"] = FLOPS[which] * head_dim * pairs[name] / taken.median / 1e9
             work = pairs[name] / pairs[NEIGHBOUR]
