@@ -25,8 +25,8 @@ THREADS, MERGE_THREADS = 384, 256
 
 
 def takes_ranges(call: Call, ranges: Ranges) -> bool:
-    """Whether the kernel takes them: dilated, only where range_hopper.cu does, and where a class fills half of its tiles
-    of queries, since sums of dQ take the memory of whole tiles."""
+    """Whether the kernel takes them: dilated, only where range_hopper.cu does, and where a class fills half of its
+    tiles of queries, since sums of dQ take the memory of whole tiles."""
     if ranges.dilation == 1:
         return True
     batch, _, rows, _ = hopper_launch.of_classes(call, ranges.dilation).query_shape

@@ -274,10 +274,11 @@ def test_columns_meet_each_tile_of_queries_once(short_parts, in_turns):
 @pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
 def test_the_sanitizer_finds_nothing(short_parts, deterministic, asynchronous):
     head_dim = 64 if deterministic else 128
-    tensors, out, lse, _ = inputs(Ranges(3, 20, 1), 330, 150, head_dim, group=2)
-    with configure(**asynchronous), sanitize() as report:
-        gradients(Ranges(3, 20, 1), tensors, out, lse, deterministic=deterministic)
-    assert report.launches == 4 and not report.findings, str(report)
+    for ranges, launches in ((Ranges(3, 20, 1), 4), (Ranges(0, 20, 1, dilation=2), 3)):
+        tensors, out, lse, _ = inputs(ranges, 330, 150, head_dim, group=2)
+        with configure(**asynchronous), sanitize() as report:
+            gradients(ranges, tensors, out, lse, deterministic=deterministic)
+        assert report.launches == launches and not report.findings, str(report)
 
 
 # ---------------------------------------------------------------------------------------------- the kernel itself
