@@ -319,14 +319,14 @@ def _backward(tile: BackwardTile, query: Tensor, key: Tensor, value: Tensor, gra
     maps += [tile_map(tensor, ROWS) for tensor in (key, value, key.clone(), value.clone())]
     scalars = *ints(queries, keys, heads // kv_heads), factor, np.int32(1)
     kernels: dict[str, tuple[tuple[int, ...], int, tuple, int]] = {
-        "backward_prepare": (tiles, 256, (query, grad_out, lse, statistics, dq_sum, turns, length), 0),
+        "backward_prepare": (tiles, 256, (query, grad_out, lse, statistics, dq_sum, turns, length, *ints(1)), 0),
         "backward": (
             (ceil_div(keys, 2 * ROWS), kv_heads, batch),
             384,
             (*maps, statistics, dq_sum, turns, *scalars),
             tile.shared_bytes,
         ),
-        "backward_finish": (tiles, 256, (dq_sum, query.clone(), length, factor), 0),
+        "backward_finish": (tiles, 256, (dq_sum, query.clone(), length, factor, *ints(1)), 0),
     }
     options = *tile.options, BF16_OPTION[query.dtype]
     return {

@@ -14,6 +14,7 @@ from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
 from course_utils.operators import sparse_hopper, sparse_hopper_lists, sparse_launch, sparse_work
 from course_utils.operators.attention import Call
+from course_utils.operators.hopper_launch import ReadyBackward
 from course_utils.operators.sparse_hopper_backward import ready_range_backward
 from course_utils.operators.tensor_core import BF16, HEAD_DIMS, BackwardTile
 
@@ -119,7 +120,7 @@ def _kernels(
 
 def _on_hopper(head_dim: int) -> dict[str, Launch]:
     """The kernels of range_hopper.cu and range_backward_hopper.cu, with more items than blocks, and a column of keys
-    that all queries see, which is cut."""
+    that all queries see, which is cut; and for residue classes the first and the last kernel of a backward pass."""
     queries, keys, device = 1100, 1090, torch.device("cpu")
     query, grad_out = (normal(1, 2, queries, head_dim).bfloat16() for _ in range(2))
     key, value = (normal(1, 1, keys, head_dim).bfloat16() for _ in range(2))
@@ -129,20 +130,33 @@ def _on_hopper(head_dim: int) -> dict[str, Launch]:
     def add(what: str, ready: ReadyLaunch, *tensors: torch.Tensor) -> None:
         launches[f"sparse hopper {ready.kernel.name}, {what}, d={head_dim}, hard"] = Launch.of_ready(ready, *tensors)
 
-    streaming, documents = patterns.streaming(4, 40), patterns.document([500, 590]) & patterns.causal()
-    attend = query, key, value, torch.zeros_like(query), torch.zeros(query.shape[:3])
-    add("streaming", sparse_hopper.range_forward(call, streaming.ranges), *attend)
-    add("dilated", sparse_hopper.range_forward(call, patterns.dilated(16, 2).ranges), *attend)
+    streaming, dilated = patterns.streaming(4, 40).ranges, patterns.dilated(16, 2).ranges
+    documents = patterns.document([500, 590]) & patterns.causal()
+    out, lse = torch.zeros_like(query), torch.zeros(query.shape[:3])
+    attend = query, key, value, out, lse
+    add("streaming", sparse_hopper.range_forward(call, streaming), *attend)
+    add("dilated", sparse_hopper.range_forward(call, dilated), *attend)
     add("documents", sparse_hopper.table_forward(call, documents.row_ranges(queries, keys, device=device)), *attend)
     gradients = torch.zeros_like(key), torch.zeros_like(value)
-    for deterministic in (False, True):
-        ready = ready_range_backward(call, streaming.ranges, deterministic=deterministic)
-        statistics, dq_sum, turns = map(torch.zeros, ready.sizes)
-        cut, parts = ready.backward, torch.zeros(ready.backward.shape)
-        inputs = query, grad_out, key, value, *gradients, statistics, dq_sum, turns.int(), parts
-        add("streaming in turns" if deterministic else "streaming", cut.attend, *inputs)
+    for deterministic, how in ((False, ""), (True, " in turns")):
+        of_streaming, of_dilated = (
+            ready_range_backward(call, ranges, deterministic=deterministic) for ranges in (streaming, dilated)
+        )
+        cut, parts = of_streaming.backward, torch.zeros(of_streaming.backward.shape)
+        inputs = query, grad_out, key, value, *gradients
+        add(f"streaming{how}", cut.attend, *inputs, *_between(of_streaming), parts)
+        add(f"dilated{how}", of_dilated.backward, *inputs, *_between(of_dilated))
     add("streaming", cut.merge, parts, *gradients)
+    statistics, dq_sum, turns = _between(of_dilated)
+    add("dilated", of_dilated.prepare, out, grad_out, lse, statistics, dq_sum, turns)
+    add("dilated", of_dilated.finish, dq_sum, torch.zeros_like(query))
     return launches
+
+
+def _between(ready: ReadyBackward) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Statistics, sums of dQ and turns for the launches of a backward pass, all 0."""
+    statistics, dq_sum, turns = map(torch.zeros, ready.sizes)
+    return statistics, dq_sum, turns.int()
 
 
 def _lists_on_hopper() -> dict[str, Launch]:

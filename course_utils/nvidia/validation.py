@@ -269,6 +269,8 @@ FALSE_ALARMS = dict.fromkeys(
                 ("sparse hopper table_forward, documents", ""),
                 ("sparse hopper range_backward, streaming", ""),
                 ("sparse hopper range_backward, streaming in turns", ""),
+                ("sparse hopper range_backward, dilated", ""),
+                ("sparse hopper range_backward, dilated in turns", ""),
             )
         ),
     ),

@@ -73,10 +73,12 @@ class BackwardTile(NamedTuple):
 
     head_dim: int
     takes_turns: bool = False  # blocks add to dQ in a fixed order
+    dilated: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
-        return defines(D=self.head_dim, TURNS=int(self.takes_turns))
+        dilated = ("-DDILATED=1",) if self.dilated else ()
+        return *defines(D=self.head_dim, TURNS=int(self.takes_turns)), *dilated
 
     @property
     def rows(self) -> int:
@@ -181,12 +183,23 @@ class ReadyBackward(NamedTuple):
         return grad_query, grad_key, grad_value
 
 
+def of_classes(call: Call, dilation: int) -> Call:
+    """The call in which each residue class of a batch is a batch of its own, `[B · dilation, H, L / dilation, d]`."""
+
+    def shape_of(shape: torch.Size) -> torch.Size:
+        batch, heads, length, head_dim = shape
+        return torch.Size((batch * dilation, heads, length // dilation, head_dim))
+
+    return call._replace(query_shape=shape_of(call.query_shape), key_shape=shape_of(call.key_shape))
+
+
 @functools.lru_cache(maxsize=1024)
-def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward:
-    """The launches of backward.cu. deterministic: blocks take turns to add to dQ."""
+def ready_backward(call: Call, is_causal: bool, deterministic: bool, dilation: int = 1) -> ReadyBackward:
+    """The launches of backward.cu. deterministic: blocks take turns to add to dQ. dilation: above 1, the call is one
+    `of_classes`, and the launch between the first and the last is for the caller to replace."""
     batch, heads, query_length, head_dim = call.query_shape
     kv_heads, key_length = call.key_shape[1:3]
-    tile = BackwardTile(head_dim, deterministic)
+    tile = BackwardTile(head_dim, deterministic, dilation > 1)
     of_queries, of_keys = map_as(call.query_shape, tile.rows), map_as(call.key_shape, ROWS)
     tiles = ceil_div(query_length, tile.rows), heads, batch
     padded_rows = math.prod(tiles) * tile.rows
@@ -195,9 +208,9 @@ def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBac
         return ReadyLaunch(kernel(BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
 
     keys = ceil_div(key_length, 2 * ROWS), kv_heads, batch
-    length, factor = np.int32(query_length), np.float32(call.factor)
+    length, factor, pitch = np.int32(query_length), np.float32(call.factor), np.int32(dilation)
     return ReadyBackward(
-        ready("backward_prepare", tiles, 256, (*6 * (LAID_OUT,), length)),
+        ready("backward_prepare", tiles, 256, (*6 * (LAID_OUT,), length, pitch)),
         ready(
             "backward",
             keys,
@@ -205,7 +218,7 @@ def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBac
             (*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,), *call.scalars, np.int32(is_causal)),
             tile.shared_bytes,
         ),
-        ready("backward_finish", tiles, 256, (LAID_OUT, LAID_OUT, length, factor)),
+        ready("backward_finish", tiles, 256, (LAID_OUT, LAID_OUT, length, factor, pitch)),
         (2 * padded_rows, head_dim * padded_rows, math.prod(tiles)),
     )
 

@@ -77,8 +77,9 @@ def sparse_attention(
 
     Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys and add their shares of
     dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` it does, too. Where the rows
-    are ranges without dilation and the GPU is a Hopper, blocks then take turns; elsewhere dQ comes from a second pass,
-    in which blocks work on tiles of queries, and two of the five matrix products are done again.
+    are ranges and the GPU is a Hopper, blocks then take turns (dilated by n, if n divides L_q and L_k, and L_q is at
+    least 64 n); elsewhere dQ comes from a second pass, in which blocks work on tiles of queries, and two of the five
+    matrix products are done again.
 
     Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out; see
     `flash_attention_v2`.

@@ -1,5 +1,5 @@
 """Gradients under a pattern whose rows are ranges, on a Hopper GPU or the emulator: chapter 07's backward pass with
-kernels/04_sparse_patterns/range_backward_hopper.cu in its middle. Dilated ranges are not taken."""
+kernels/04_sparse_patterns/range_backward_hopper.cu in its middle."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
-from course_utils.operators import hopper_launch
+from course_utils.operators import hopper_launch, sparse_hopper
 from course_utils.operators.attention import Call
+from course_utils.operators.prepare import MAX_GRID
 from course_utils.operators.sparse_parts import merged, parts_argument
 from course_utils.operators.sparse_work import Columns, columns_of, rows_that_see
 from course_utils.operators.tensor_core import BackwardTile, module
@@ -23,18 +24,29 @@ COLUMN_TILES = {  # how columns are cut: consumers' warps have 16 keys each, and
 THREADS, MERGE_THREADS = 384, 256
 
 
+def takes_ranges(call: Call, ranges: Ranges) -> bool:
+    """Whether the kernel takes them: dilated, only where range_hopper.cu does, and where a class fills half of its
+    tiles of queries, since sums of dQ take the memory of whole tiles."""
+    if ranges.dilation == 1:
+        return True
+    batch, _, rows, _ = hopper_launch.of_classes(call, ranges.dilation).query_shape
+    return sparse_hopper.takes_ranges(call, ranges) and rows >= hopper_launch.ROWS and batch <= MAX_GRID
+
+
 def ready_range_backward(
     call: Call, ranges: Ranges | RowRanges, *, deterministic: bool = False
 ) -> hopper_launch.ReadyBackward:
     """The launches of the backward pass of a call in which query rows see ranges of keys.
 
     What is returned takes query, key, value, out, lse and the gradient of out, all dense, and returns the gradients of
-    query, key and value. ranges: for the lengths of the call; rows on its device. deterministic: blocks take turns to
-    add to dQ, and every run gives the same bits.
+    query, key and value. ranges: for the lengths of the call, which their dilation divides; rows on its device.
+    deterministic: blocks take turns to add to dQ, and every run gives the same bits.
     """
-    query_length, head_dim = call.query_shape[2:]
-    by_key = rows_by_key(ranges, query_length, call.key_shape[2], call.device)
-    columns = columns_of_keys(by_key, call, deterministic)
+    dilation = ranges.dilation if isinstance(ranges, Ranges) else 1
+    of_class = hopper_launch.of_classes(call, dilation)
+    query_length, head_dim = of_class.query_shape[2:]
+    by_key = rows_by_key(ranges, query_length, of_class.key_shape[2], call.device)
+    columns = columns_of_keys(by_key, of_class, deterministic, in_one_piece=dilation > 1)
     rows = hopper_launch.BackwardTile(head_dim).rows
     order = order_of(columns.items, rows) if deterministic else (columns.items.new_empty(0),) * 2
     backward = merged(
@@ -47,15 +59,16 @@ def ready_range_backward(
             parts_argument(columns),
             by_key,
             order,
+            dilation,
         ),
-        _kernels(call, deterministic).get_function("merge_gradients"),
+        _kernels(call, deterministic, dilation).get_function("merge_gradients"),
         columns,
         call,
         block_cols=COLUMN_TILES[head_dim].block_cols,
         threads=MERGE_THREADS,
         gradients=slice(4, 6),
     )
-    return hopper_launch.ready_backward(call, False, deterministic)._replace(backward=backward)
+    return hopper_launch.ready_backward(of_class, False, deterministic, dilation)._replace(backward=backward)
 
 
 def table_backward(call: Call) -> ReadyLaunch:
@@ -73,8 +86,8 @@ def columns_in_one_piece(by_key: RowRanges, call: Call) -> Tensor:
     return torch.stack((tiles, begin, end, torch.full_like(tiles, -1)), dim=1)
 
 
-def _kernels(call: Call, deterministic: bool) -> RawModule:
-    tile = hopper_launch.BackwardTile(call.query_shape[3], deterministic)
+def _kernels(call: Call, deterministic: bool, dilation: int) -> RawModule:
+    tile = hopper_launch.BackwardTile(call.query_shape[3], deterministic, dilation > 1)
     return module(RANGE_BACKWARD, (*tile.options, *call.softcap_option), call.dtype)
 
 
@@ -87,49 +100,51 @@ def _launch(
     parts: object,
     by_key: tuple[object, object],
     order: tuple[object, object],
+    dilation: int = 1,
 ) -> ReadyLaunch:
-    """The launch of range_backward for `count` items, `heads` key heads of each side by side."""
+    """The launch of range_backward for `count` items, `heads` key heads of each side by side. by_key, order: of a
+    residue class."""
     tile = hopper_launch.BackwardTile(call.query_shape[3], deterministic)
-    of_queries = hopper_launch.map_as(call.query_shape, tile.rows)
-    of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS)
-    batch, kv_heads, *_ = call.key_shape
+    of_queries = hopper_launch.map_as(call.query_shape, tile.rows, dilation)
+    of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS, dilation)
+    of_class = hopper_launch.of_classes(call, dilation)
+    batch, kv_heads, *_ = of_class.key_shape
     return ReadyLaunch(
-        _kernels(call, deterministic).get_function("range_backward"),
+        _kernels(call, deterministic, dilation).get_function("range_backward"),
         (count * heads, kv_heads // heads, batch),
         (THREADS,),
         (
             *(*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,)),
-            *call.scalars,
+            *of_class.scalars,
             *(items, np.int32(heads), parts),
             *by_key,
             *order,
             np.float32(call.softcap),
+            np.int32(dilation),
         ),
         tile.shared_bytes,
     )
 
 
 def rows_by_key(ranges: Ranges | RowRanges, query_length: int, key_length: int, device: torch.device) -> RowRanges:
-    """The query rows that see each key, int32 `[L_k]` on the device."""
+    """The query rows that see each key, int32 `[L_k]` on the device; dilated, of a residue class of these lengths."""
     if isinstance(ranges, RowRanges):
         return ranges.by_key(key_length)
-    if ranges.dilation > 1:
-        raise ValueError(f"ranges has dilation {ranges.dilation}; range_backward_hopper.cu takes 1 only")
     keys, shift = torch.arange(key_length), torch.tensor(key_length - query_length)
     ends = rows_that_see(ranges, keys, torch.tensor(query_length), shift)
     return RowRanges(*(end.clamp(0, query_length).int().to(device) for end in ends))
 
 
-def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool) -> Columns:
+def columns_of_keys(by_key: RowRanges, call: Call, in_turns: bool, *, in_one_piece: bool = False) -> Columns:
     """The columns of range_backward, each from the first row of a tile of queries on. One that no query sees is empty.
     in_turns: of columns that are about as long, those of the last keys come first. They come to a tile of queries
-    first, so that few blocks wait."""
+    first, so that few blocks wait. in_one_piece: none is split, as where merge_gradients cannot add the parts."""
     tiles = torch.arange(ceil_div(call.key_shape[2], COLUMN_TILES[call.key_shape[3]].block_cols))
     begin, end = _rows_of_tiles(by_key, call)
     if in_turns:
         tiles, begin, end = tiles.flip(0), begin.flip(0), end.flip(0)
-    tiles = tiles.to(begin.device)
-    return columns_of(tiles, begin, end, COLUMN_TILES[call.key_shape[3]], call.query_shape, call.key_shape)
+    tiles, tile = tiles.to(begin.device), COLUMN_TILES[call.key_shape[3]]
+    return columns_of(tiles, begin, end, tile, call.query_shape, call.key_shape, in_one_piece=in_one_piece)
 
 
 def _rows_of_tiles(by_key: RowRanges, call: Call) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from course_utils.operators import hopper_launch, sparse_hopper, sparse_hopper_l
 from course_utils.operators.attention import MOST_COLUMNS, Backward, Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
-from course_utils.operators.sparse_hopper_backward import ready_range_backward
+from course_utils.operators.sparse_hopper_backward import ready_range_backward, takes_ranges
 from course_utils.operators.sparse_parts import merged, parts_argument
 from course_utils.operators.sparse_work import Columns, Work, class_tiles, columns_of, range_columns, work_items
 from course_utils.operators.tensor_core import (
@@ -365,7 +365,7 @@ def backward_of(mask: Mask, call: Call, deterministic: bool) -> Backward:
     if takes_wgmma(call.device) and not call.is_wide:
         if isinstance(mask, DenseMask):
             return hopper_launch.ready_backward(mask.of_blocks(call), False, deterministic)
-        if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and mask.ranges.dilation == 1):
+        if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and takes_ranges(call, mask.ranges)):
             return ready_range_backward(call, mask[0], deterministic=deterministic)
     if deterministic:
         return TwoPasses(row_delta(call), mask.dk_dv(call, adds_dq=False), mask.dq(call))
@@ -454,5 +454,9 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     if takes_wgmma(device):
         options += [("range_hopper", of_file) for of_file in sparse_hopper.forward_options()]
         options.append(("block_sparse_hopper", sparse_hopper_lists.OPTIONS))
-        options += [("range_backward_hopper", hopper_launch.BackwardTile(head_dim).options) for head_dim in HEAD_DIMS]
+        options += [
+            ("range_backward_hopper", hopper_launch.BackwardTile(head_dim, dilated=dilated).options)
+            for head_dim in HEAD_DIMS
+            for dilated in (False, True)
+        ]
     return [module(f"{FOLDER}/{file}.cu", of_file, dtype) for file, of_file in options]

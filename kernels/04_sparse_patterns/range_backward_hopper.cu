@@ -9,9 +9,13 @@
 //
 // With -DTURNS=1 blocks that add to the same tile of dQ take turns in the order of the items. Statistics, dQ_sum,
 // turns and the rounding of dQ: backward_prepare and backward_finish of 07_hopper/backward.cu.
+//
+// With -DDILATED=1 a block has keys of a residue class, and meets its queries; to the grid a class is a batch of
+// its own (backward_blocks.cuh). The dilation divides both lengths: so all classes see the same, and share starts,
+// ends, items and order, and the copy engine takes boxes of one of them (range_hopper.cu).
 // SOFTCAP=1 gives it a softcap, > 0 (model_softmax.cuh); what it has to know of sinks is in LSE.
 //
-// grid   range_backward (items · heads, H / group / heads, B); `heads` divides H / group
+// grid   range_backward (items · heads, H / group / heads, B · dilation); `heads` divides H / group
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
 // block  range_backward (384): two consumers with 64 keys each, a producer and two adders; merge_gradients (256)
 // layout Q, dO, K, V, dK, dV, statistics, dQ_sum, turns: as `backward` of 07_hopper/backward.cu takes them;
@@ -22,9 +26,11 @@
 //        same tile of queries
 //        order: with TURNS=1, of each item's tiles of queries how many items before it meet the same one; those
 //        of item n from order_at[n] on; both int
+//        with DILATED=1 L_q and L_k are those of a class, and tensor maps have `dilation` rows in one
 // shared range_backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
-// limits scale > 0; D 64 or 128; L_q, L_k >= 1
-// options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1 | -DD=64 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=64 -DBF16=0 -DTURNS=1 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=1 -DSOFTCAP=1
+// limits scale > 0; D 64 or 128; L_q, L_k >= 1; DILATED=0 takes dilation 1 only, and with DILATED=1 no column is
+//        split
+// options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1 | -DD=64 -DBF16=0 -DTURNS=0 -DDILATED=1 | -DD=64 -DBF16=1 -DTURNS=0 -DDILATED=1 | -DD=64 -DBF16=0 -DTURNS=1 -DDILATED=1 | -DD=64 -DBF16=1 -DTURNS=1 -DDILATED=1 | -DD=128 -DBF16=0 -DTURNS=0 -DDILATED=1 | -DD=128 -DBF16=1 -DTURNS=0 -DDILATED=1 | -DD=128 -DBF16=0 -DTURNS=1 -DDILATED=1 | -DD=128 -DBF16=1 -DTURNS=1 -DDILATED=1 | -DD=64 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=64 -DBF16=0 -DTURNS=1 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=1 -DSOFTCAP=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
 #include "backward_blocks.cuh"
@@ -103,15 +109,17 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
                const __grid_constant__ TensorMap dK, const __grid_constant__ TensorMap dV,
                const float* statistics, float* dQ_sum, int* turns, int L_q, int L_k, int group,
                float scale, const int4* items, int heads, float* parts, const int* starts,
-               const int* ends, const int* order_at, const int* order, float softcap) {
+               const int* ends, const int* order_at, const int* order, float softcap, int dilation) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     initialize(shared);
     const Problem problem = {L_q, L_k, scale, starts, ends};
     const Column column = column_of_block(items, heads);
     const int first = column.first / B_R, each = (column.end + B_R - 1) / B_R - first;
-    const Walk walk = {column.tile * B_C, (int)column.key_head * group, group, first, each,
-                       (L_q + B_R - 1) / B_R};
+    const int classes = DILATED ? dilation : 1, residue = blockIdx.z % classes;
+    const int more = (blockIdx.z - blockIdx.z / classes) * gridDim.y * heads * group;
+    const Walk walk = {column.tile * B_C, (int)column.key_head * group - more, group, first, each,
+                       (L_q + B_R - 1) / B_R, residue * (D / 64), more};
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();

@@ -17,7 +17,10 @@
 //
 // Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).
 //
-// grid   backward_prepare, backward_finish (T, H, B), with T = ceil(L_q / B_R)
+// With -DDILATED=1 the file holds the first and the last kernel alone, for range_backward_hopper.cu: a tile has
+// queries of one residue class (backward_blocks.cuh), whose rows are `dilation` apart in memory.
+//
+// grid   backward_prepare, backward_finish (T, H, B · dilation), with T = ceil(L_q / B_R)
 //        backward (ceil(L_k / 128), H / group, B)
 // block  backward_prepare, backward_finish (256)
 //        backward (384): two consumers with 64 keys each, a producer and two adders
@@ -27,13 +30,15 @@
 //        dQ_sum as two pieces of 64 × 64: queries 0 to 63 and 64 to 127, or for D = 128 columns 0 to 63
 //        and 64 to 127; of a piece eight columns after the other, as a warpgroup's registers hold them
 //        (warpgroup.cuh); turns [B·H, T], int; query head h reads key head h / group
+//        with DILATED=1 L_q is that of a class, and statistics, dQ_sum and turns are of B · dilation batches
 // shared backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
-// limits scale > 0; D 64 or 128; L_q, L_k >= 1
-// options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1
+// limits scale > 0; D 64 or 128; L_q, L_k >= 1; DILATED=0 takes dilation 1 only
+// options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1 | -DD=64 -DBF16=0 -DTURNS=0 -DDILATED=1 | -DD=64 -DBF16=1 -DTURNS=0 -DDILATED=1 | -DD=64 -DBF16=0 -DTURNS=1 -DDILATED=1 | -DD=64 -DBF16=1 -DTURNS=1 -DDILATED=1 | -DD=128 -DBF16=0 -DTURNS=0 -DDILATED=1 | -DD=128 -DBF16=1 -DTURNS=0 -DDILATED=1 | -DD=128 -DBF16=0 -DTURNS=1 -DDILATED=1 | -DD=128 -DBF16=1 -DTURNS=1 -DDILATED=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), §3.1 and Algorithm 3 in its appendix
 #include "backward_blocks.cuh"
 
+#if !DILATED
 struct Problem { int L_q, L_k, group, is_causal; float scale; };
 
 // Causal, the block that meets most queries begins first; but if blocks take turns, it comes last: then
@@ -105,23 +110,26 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
         consume(shared, dK, dV, problem, walk);
     }
 }
+#endif
 
 // ---- before and after: 256 threads share a tile of queries, of which one has 8 columns of a row at a time
 
 constexpr int THREADS = 256, CHUNKS = D / 8;
 
-// The rows of the block's tile, of all heads, begin at this one; it has so many.
-struct TileRows { long long tile, first; int count; };
-__device__ inline TileRows tile_rows(int L_q) {
+// The rows of the block's tile, of all heads, begin at this one, `pitch` apart; it has so many.
+struct TileRows { long long tile, first; int count, pitch; };
+__device__ inline TileRows tile_rows(int L_q, int dilation) {
+    const int pitch = DILATED ? dilation : 1;
     const long long head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-    return {head * gridDim.x + blockIdx.x, head * L_q + blockIdx.x * B_R,
-            min(B_R, L_q - (int)blockIdx.x * B_R)};
+    const long long in_memory = (long long)(blockIdx.z / pitch) * gridDim.y + blockIdx.y;
+    return {head * gridDim.x + blockIdx.x, (in_memory * L_q + blockIdx.x * B_R) * pitch + blockIdx.z % pitch,
+            min(B_R, L_q - (int)blockIdx.x * B_R), pitch};
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 backward_prepare(const scalar_t* O, const scalar_t* dO, const float* LSE, float* statistics,
-                 float* dQ_sum, int* turns, int L_q) {
-    const TileRows rows = tile_rows(L_q);
+                 float* dQ_sum, int* turns, int L_q, int dilation) {
+    const TileRows rows = tile_rows(L_q, dilation);
     if (threadIdx.x == 0) turns[rows.tile] = 0;
     Statistics& of_tile = reinterpret_cast<Statistics*>(statistics)[rows.tile];
     float4* sums = reinterpret_cast<float4*>(dQ_sum + rows.tile * (B_R * D));
@@ -129,7 +137,7 @@ backward_prepare(const scalar_t* O, const scalar_t* dO, const float* LSE, float*
         const int row = n / CHUNKS, chunk = n % CHUNKS;
         float sum = 0;
         if (row < rows.count) {
-            const long long at = (rows.first + row) * CHUNKS + chunk;
+            const long long at = (rows.first + row * rows.pitch) * CHUNKS + chunk;
             const uint4 o = reinterpret_cast<const uint4*>(O)[at];
             const uint4 d = reinterpret_cast<const uint4*>(dO)[at];
             const scalar_t* O_i = reinterpret_cast<const scalar_t*>(&o);
@@ -140,7 +148,7 @@ backward_prepare(const scalar_t* O, const scalar_t* dO, const float* LSE, float*
             sum += __shfl_xor_sync(0xffffffff, sum, other);
         if (chunk == 0) {
             // Of a query that sees no key, LSE is −∞; there, and past the last query, P shall be 0.
-            const float lse = row < rows.count ? LSE[rows.first + row] : NEG_INF;
+            const float lse = row < rows.count ? LSE[rows.first + row * rows.pitch] : NEG_INF;
             of_tile.LSE[row] = lse == NEG_INF ? -NEG_INF : lse * LOG2_E;
             of_tile.delta[row] = sum;
         }
@@ -149,8 +157,8 @@ backward_prepare(const scalar_t* O, const scalar_t* dO, const float* LSE, float*
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-backward_finish(const float* dQ_sum, scalar_t* dQ, int L_q, float scale) {
-    const TileRows rows = tile_rows(L_q);
+backward_finish(const float* dQ_sum, scalar_t* dQ, int L_q, float scale, int dilation) {
+    const TileRows rows = tile_rows(L_q, dilation);
     const float4* sums = reinterpret_cast<const float4*>(dQ_sum) + rows.tile * (2 * PIECE / 4);
     uint4* chunks = reinterpret_cast<uint4*>(dQ) + rows.first * CHUNKS;
     // Eight columns of two rows: what a lane's four neighbours hold. Eight lanes read 512 bytes, and
@@ -168,8 +176,9 @@ backward_finish(const float* dQ_sum, scalar_t* dQ, int L_q, float scale) {
             second[t] = pack(scale * of_lane[t].z, scale * of_lane[t].w);
         }
         if (row < rows.count)
-            chunks[row * CHUNKS + column] = make_uint4(first[0], first[1], first[2], first[3]);
+            chunks[row * rows.pitch * CHUNKS + column] = make_uint4(first[0], first[1], first[2], first[3]);
         if (row + 8 < rows.count)
-            chunks[(row + 8) * CHUNKS + column] = make_uint4(second[0], second[1], second[2], second[3]);
+            chunks[(row + 8) * rows.pitch * CHUNKS + column] =
+                make_uint4(second[0], second[1], second[2], second[3]);
     }
 }

@@ -17,6 +17,13 @@
 // Include after D, BF16 and TURNS are defined.
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
 #pragma once
+
+// DILATED=1: positions fall into residue classes (range_hopper.cu), and each class of a batch counts as a batch of
+// its own: the grid's z is batch · dilation + class, and L_q and L_k are those of a class.
+#ifndef DILATED
+#define DILATED 0
+#endif
+
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
 #include "tile_ring.cuh"
@@ -49,16 +56,17 @@ struct KeyGradients { Output dK, dV; };   // of a consumer's keys; dK not yet ti
 
 // A block's keys from j0 on, and the tiles of queries that it meets, one after the other: of each of the
 // `group` query heads that share the key head, `head` and those behind it, `each` tiles from tile `first` on.
-// `tiles`: how many a head has.
+// `tiles`: how many a head has. Dilated, a box begins at the class's panel, and with classes as batches of their own
+// `more` heads come before.
 struct Walk {
-    int j0, head, group, first, each, tiles;
+    int j0, head, group, first, each, tiles, panel = 0, more = 0;
 
     __device__ int steps() const { return group * each; }
     __device__ int kv_head() const { return head / group; }
     __device__ int head_of(int n) const { return head + n / each; }
     __device__ int tile_of(int n) const { return first + n % each; }
     // Its number among all tiles of all heads.
-    __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
+    __device__ int number(int n) const { return (head_of(n) + more) * tiles + tile_of(n); }
 };
 
 // Tiles of the walk that a consumer lets go by, since none of their queries sees one of its keys: the first head's
@@ -98,7 +106,7 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
     if (walk.steps() == 0) return;
     arrive_expecting(&shared.gate_K.full, sizeof(shared.K));
     for (int w = 0; w < CONSUMERS; w++)
-        load_box(shared.K[w], K, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_K.full);
+        load_box(shared.K[w], K, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_K.full, walk.panel);
     #pragma unroll 1   // few registers are left for it
     for (int n = 0; n < walk.steps(); n++) {
         const int head = walk.head_of(n), i0 = walk.tile_of(n) * B_R;
@@ -106,15 +114,16 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
         Gate& gate = shared.gate_Q[buffer];
         wait_for(&gate.empty, parity ^ 1);
         arrive_expecting(&gate.full, sizeof(shared.Q[0]) + sizeof(Statistics));
-        load_box(shared.Q[buffer], Q, i0, head, &gate.full);
+        load_box(shared.Q[buffer], Q, i0, head, &gate.full, walk.panel);
         load_bytes(&shared.statistics[buffer], &statistics[walk.number(n)], sizeof(Statistics),
                    &gate.full);
         if (n == 0) {
             arrive_expecting(&shared.gate_V.full, sizeof(shared.V));
             for (int w = 0; w < CONSUMERS; w++)
-                load_box(shared.V[w], V, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_V.full);
+                load_box(shared.V[w], V, walk.j0 + w * ROWS, walk.kv_head(), &shared.gate_V.full,
+                         walk.panel);
         }
-        fill(shared.dO[buffer], shared.gate_dO[buffer], parity, dO, i0, head);
+        fill(shared.dO[buffer], shared.gate_dO[buffer], parity, dO, i0, head, walk.panel);
     }
 }
 
@@ -327,8 +336,8 @@ __device__ inline void store_gradients(Shared& shared, KeyGradients& keys, const
     publish_tile();
     sync_threads(2 + w, 128);
     if (threadIdx.x % 128 == 0) {
-        store_box(out_dK, walk.j0 + w * ROWS, walk.kv_head(), shared.K[w]);
-        store_box(out_dV, walk.j0 + w * ROWS, walk.kv_head(), shared.V[w]);
+        store_box(out_dK, walk.j0 + w * ROWS, walk.kv_head(), shared.K[w], walk.panel);
+        store_box(out_dV, walk.j0 + w * ROWS, walk.kv_head(), shared.V[w], walk.panel);
         wait_for_stores();   // shared memory must live as long
     }
 }

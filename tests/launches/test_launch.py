@@ -1,5 +1,7 @@
 """A launch is known again by its description."""
 
+import itertools
+
 import numpy as np
 import torch
 
@@ -55,7 +57,8 @@ def test_the_kernels_for_hopper_under_ranges_are_watched_with_every_option_of_a_
     """But for the tile of three consumers, whose loop is that of chapter 07."""
     watched = {(launch.source, frozenset(launch.options)) for launch in sparse_patterns.hard().values()}
     forward = [options for options in sparse_hopper.forward_options() if "-DCONSUMERS=2" in options]
-    backward = [BackwardTile(head_dim, in_turns).options for head_dim in HEAD_DIMS for in_turns in (False, True)]
+    tiles = itertools.starmap(BackwardTile, itertools.product(HEAD_DIMS, (False, True), (False, True)))
+    backward = [tile.options for tile in tiles]
     for file, found in ((sparse_hopper.RANGE_FORWARD, forward), (RANGE_BACKWARD, backward)):
         assert {(file, frozenset((*options, BF16_OPTION[torch.bfloat16]))) for options in found} == {
             (source, options) for source, options in watched if source == file

@@ -36,7 +36,7 @@ def test_sparse_launches_have_every_pattern_dtype_and_kind_of_heads():
     kinds = {(one.case.head_dim, one.dtype, one.case.heads != one.case.kv_heads) for one in under_ranges}
     assert len(kinds) == 8
     for kernels, head_dims in (
-        *((kernels, set(HEAD_DIMS)) for kernels in (sparse.RANGES, sparse.DENSE, sparse.DILATED)),
+        *((kernels, set(HEAD_DIMS)) for kernels in (sparse.RANGES, sparse.DENSE)),
         *((sparse.PORTABLE_LISTS, {64}), (sparse.LISTS, {128}), (sparse.SPLIT_LISTS, {128})),
     ):
         of = [one for one in found if one.kernels == kernels]

@@ -11,9 +11,9 @@ import torch
 from course_utils import checks, patterns, reference
 from course_utils.cuda import KernelError, read_kernel
 from course_utils.emulator import configure, profile, sanitize
-from course_utils.operators import sparse_work
+from course_utils.operators import sparse_launch, sparse_work
 from course_utils.operators.attention import Call
-from course_utils.operators.hopper_launch import BackwardTile
+from course_utils.operators.hopper_launch import BACKWARD, BackwardTile, ReadyBackward
 from course_utils.operators.sparse_hopper_backward import (
     COLUMN_TILES,
     RANGE_BACKWARD,
@@ -50,8 +50,9 @@ def mask_of(ranges, L_q, L_k):
     i, j = torch.arange(L_q)[:, None], torch.arange(L_k)
     if isinstance(ranges, RowRanges):
         return (j >= ranges.starts[:, None]) & (j < ranges.ends[:, None])
-    base = (i + L_k - L_q) // ranges.step * ranges.step
-    return (j < base + ranges.right) & ((j >= base - ranges.left) | (j < ranges.sinks))
+    i, own_class = (i + L_k - L_q) // ranges.dilation, (i + L_k - L_q - j) % ranges.dilation == 0
+    base, j = i // ranges.step * ranges.step, j // ranges.dilation
+    return own_class & (j < base + ranges.right) & ((j >= base - ranges.left) | (j < ranges.sinks))
 
 
 def inputs(ranges, L_q, L_k, head_dim, *, dtype=HALF, kind="normal", group=1, kv_heads=1, batch=1, device=CPU, seed=0):
@@ -108,8 +109,12 @@ CASES = {  # ranges, L_q, L_k, d; a block has 128 keys, and a tile 128 queries, 
     "blocks on the diagonal": (Ranges(0, 0, 48, 48), 200, 150, 128),
     "documents": (documents(70, 3, 129, 1), 203, 203, 128),
     "one of each": (Ranges(0, 0, 1), 1, 1, 64),
+    "dilated": (Ranges(0, 69, 1, dilation=2), 400, 300, 64),
+    "dilated, queries first": (Ranges(0, 40, 1, dilation=4), 520, 280, 128),  # each class has rows that see nothing
+    "dilated, keys left out": (Ranges(0, 20, 1, dilation=2), 20, 600, 64),
+    "dilated blocks": (Ranges(0, 0, 48, 48, dilation=3), 225, 450, 128),
 }
-ONCE = "window", "window, keys left out", "symmetric", "to the right"
+ONCE = "window", "window, keys left out", "symmetric", "to the right", "dilated, keys left out"
 ALIKE = pytest.mark.exhaustive("`make test` has the same turns of the loops in other ranges")
 
 
@@ -131,6 +136,14 @@ def test_query_heads_that_share_a_key_head(device):
     how = {"group": 3, "kv_heads": 2, "kind": "large logits", "device": device}
     check(Ranges(3, 50, 1), 90, 140, 128, **how)
     check(documents(40, 60), 100, 100, 64, deterministic=True, **how)
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
+def test_query_heads_that_share_a_key_head_in_each_class(device, deterministic):
+    """Of two batches; at d = 64 of two tiles of keys, at d = 128 of two tiles of queries."""
+    how = {"group": 2, "kv_heads": 2, "batch": 2, "kind": "large logits", "device": device}
+    check(Ranges(0, 100, 1, dilation=2), 150, 260, 64, deterministic=deterministic, **how)
+    check(Ranges(0, 50, 1, dilation=4), 264, 200, 128, deterministic=deterministic, dtype=BF16, **how)
 
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
@@ -160,6 +173,9 @@ def test_all_combinations_on_a_gpu(deterministic, dtype):
                 continue
             how = {"group": 2, "kv_heads": 2, "dtype": dtype, "kind": next(kinds), "device": torch.device("cuda")}
             check(ranges, L_q, L_k, head_dim, deterministic=deterministic, **how)
+        dilation = 4 if L_q < 1000 else 2
+        ranges, how["kind"] = Ranges(0, 60, 1, dilation=dilation), next(kinds)
+        check(ranges, dilation * L_q, dilation * L_k, head_dim, deterministic=deterministic, **how)
 
 
 MODELS = {  # ranges, L_q, L_k, d, dtype, softcap, whether there are sinks
@@ -215,7 +231,7 @@ def test_a_broken_softcap_is_seen(break_kernel, right, wrong):
 def test_in_turns_every_run_gives_the_same_bits(device, short_parts):
     on_gpu = device.type == "cuda"
     L_q, L_k, heads = (3000, 2900, 8) if on_gpu else (330, 290, 1)
-    for ranges in (Ranges(3, 100, 1), Ranges(0, 70, 70)):
+    for ranges in (Ranges(3, 100, 1), Ranges(0, 70, 70), Ranges(0, 70, 70, dilation=2)):
         tensors, out, lse, _ = inputs(ranges, L_q, L_k, 128, kv_heads=heads, device=device)
         first = gradients(ranges, tensors, out, lse, deterministic=True)
         for _ in range(100 if on_gpu else 1):
@@ -258,10 +274,11 @@ def test_columns_meet_each_tile_of_queries_once(short_parts, in_turns):
 @pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
 def test_the_sanitizer_finds_nothing(short_parts, deterministic, asynchronous):
     head_dim = 64 if deterministic else 128
-    tensors, out, lse, _ = inputs(Ranges(3, 20, 1), 330, 150, head_dim, group=2)
-    with configure(**asynchronous), sanitize() as report:
-        gradients(Ranges(3, 20, 1), tensors, out, lse, deterministic=deterministic)
-    assert report.launches == 4 and not report.findings, str(report)
+    for ranges, launches in ((Ranges(3, 20, 1), 4), (Ranges(0, 20, 1, dilation=2), 3)):
+        tensors, out, lse, _ = inputs(ranges, 330, 150, head_dim, group=2)
+        with configure(**asynchronous), sanitize() as report:
+            gradients(ranges, tensors, out, lse, deterministic=deterministic)
+        assert report.launches == launches and not report.findings, str(report)
 
 
 # ---------------------------------------------------------------------------------------------- the kernel itself
@@ -293,17 +310,25 @@ def test_the_operator_agrees_with_the_header():
     source = read_kernel(RANGE_BACKWARD)
     formula = re.search(r"^// shared range_backward (.*?) bytes, dynamic", source, flags=re.MULTILINE)[1]
     listed = set(map(frozenset, compile_options(source)))
-    for tile in itertools.starmap(BackwardTile, itertools.product(HEAD_DIMS, (False, True))):
+    for tile in itertools.starmap(BackwardTile, itertools.product(HEAD_DIMS, (False, True), (False, True))):
         assert {frozenset((*tile.options, BF16_OPTION[dtype])) for dtype in DTYPES} <= listed
         sizes = {"D": tile.head_dim, "B_R": tile.rows}
         assert eval(formula.replace("·", "*"), {}, sizes) == tile.shared_bytes
         assert COLUMN_TILES[tile.head_dim].block_rows == tile.rows
 
 
-def test_dilated_ranges_are_refused_by_name():
-    call = Call(torch.Size((1, 1, 8, 64)), torch.Size((1, 1, 8, 64)), HALF, CPU, 1.0)
-    with pytest.raises(ValueError, match="ranges has dilation 3; range_backward_hopper.cu takes 1 only"):
-        ready_range_backward(call, Ranges(0, 6, 1, 1, 3))
+def test_the_operator_takes_the_kernel_where_classes_are_alike_and_fill_half_a_tile(monkeypatch):
+    monkeypatch.setattr(sparse_launch, "takes_wgmma", lambda _: True)
+
+    def takes(L_q, L_k, dilation, batch=1):
+        shapes = torch.Size((batch, 1, L_q, 64)), torch.Size((batch, 1, L_k, 64))
+        mask = sparse_launch.RangeMask(patterns.dilated(9, dilation).ranges)
+        return isinstance(sparse_launch.backward_of(mask, Call(*shapes, HALF, CPU, 1.0), False), ReadyBackward)
+
+    assert takes(128, 130, 2) and takes(256, 4, 4)
+    assert not takes(128, 131, 2) and not takes(129, 130, 2)
+    assert not takes(126, 130, 2)
+    assert takes(128, 128, 2, batch=32767) and not takes(128, 128, 2, batch=32768)
 
 
 CHANGES = [
@@ -332,6 +357,30 @@ def test_a_broken_kernel_is_seen(short_parts, break_kernel, right, wrong):
         check(Ranges(3, 20, 1), 290, 150, 128, group=2, kind="large logits")
         check(Ranges(0, 0, 1), 70, 65, 64, kind="large logits")
         check(Ranges(0, 100, 1), 200, 20, 128)
+
+
+DILATED_CHANGES = [
+    (RANGE_BACKWARD, "residue * (D / 64)", "0"),  # all classes are the first
+    (RANGE_BACKWARD, "* gridDim.y * heads * group;", "* gridDim.y * heads;"),
+    (RANGE_BACKWARD, "* group - more", "* group"),  # the heads of another batch
+    (RANGE_BACKWARD, "&gate.full, walk.panel);", "&gate.full);"),  # queries of the first class
+    (RANGE_BACKWARD, "(head_of(n) + more)", "head_of(n)"),  # statistics and dQ of the first class
+    (BACKWARD, "LSE[rows.first + row * rows.pitch]", "LSE[rows.first + row]"),
+    (BACKWARD, "(rows.first + row * rows.pitch) * CHUNKS", "(rows.first + row) * CHUNKS"),
+    (BACKWARD, "(row + 8) * rows.pitch", "(row + 8)"),
+    (BACKWARD, "blockIdx.z % pitch,", "0,"),
+    (BACKWARD, "(blockIdx.z / pitch)", "(blockIdx.z % pitch)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [pytest.param(*change, marks=MORE if n % 5 else ()) for n, change in enumerate(DILATED_CHANGES)],
+)
+def test_a_broken_dilation_is_seen(break_kernel, file, right, wrong):
+    break_kernel(file, right, wrong)
+    with pytest.raises((AssertionError, KernelError), match="d[qkv]: WRONG|invalid memory access"):
+        check(Ranges(0, 20, 1, dilation=2), 150, 140, 128, group=2, batch=2, kind="large logits")
 
 
 def test_a_turn_that_does_not_end_is_seen(break_kernel):

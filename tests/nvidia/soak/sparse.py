@@ -1,6 +1,6 @@
 """Forty-five shapes of `sparse_attention`, forward and backward, under patterns of every kind that a Hopper GPU has a
-kernel for. It has none for lists of blocks with 64 columns, nor for the backward pass of lists and of dilated ranges:
-there the portable kernels run.
+kernel for. It has none for lists of blocks with 64 columns, nor for the backward pass of lists: there the portable
+kernels run.
 
 The gradients are those under `torch.use_deterministic_algorithms`. Before anything is launched, each shape's call is
 seen to choose the kernels that are named here.
@@ -32,7 +32,6 @@ from tests.nvidia.soak import SEED, Shape, batch_of_many_items, columns
 
 COMMAND, RECORD, LAUNCHES = "python -m tests.nvidia.soak sparse", "sparse_soak", 10_000
 RANGES = {RANGE_FORWARD, hopper_launch.BACKWARD, RANGE_BACKWARD}
-DILATED = {RANGE_FORWARD, tensor_core.BACKWARD, f"{FOLDER}/range_backward.cu"}
 DENSE = {hopper_launch.FORWARD, hopper_launch.BACKWARD}
 PORTABLE_LISTS = {f"{FOLDER}/block_sparse.cu", f"{FOLDER}/block_sparse_backward.cu", tensor_core.BACKWARD}
 SPLIT_LISTS = PORTABLE_LISTS | {BLOCK_SPARSE_FORWARD}  # the parts are merged by block_sparse.cu
@@ -40,7 +39,7 @@ LISTS = SPLIT_LISTS - {f"{FOLDER}/block_sparse.cu"}
 
 ITEMS = 150  # more than the multiprocessors; with MANY_ITEMS there is nearly twice as much to compute in float64
 RAGGED = (1, 300), (129, 257), (700, 1025), (1500, 1100)
-EVEN = (2, 300), (130, 258), (1500, 1100)
+EVEN = (130, 300), (200, 258), (1500, 1100)
 LONG = (2100, 2100), (2048, 2300)  # at d = 64 for blocks of three consumers
 WHOLE = (384, 384), (768, 768), (1152, 1152)
 TYPES = (64, torch.float16), (128, torch.bfloat16), (128, torch.float16), (64, torch.bfloat16)
@@ -69,7 +68,7 @@ KINDS: tuple[Kind, ...] = (
     (lambda _: patterns.block_diagonal(200), RANGES, RAGGED, TYPES),
     (lambda _: patterns.block_diagonal(300) & patterns.causal(), RANGES, RAGGED, TYPES),  # chunks
     (lambda _: patterns.block_diagonal(384), DENSE, WHOLE, TYPES),
-    (lambda _: patterns.dilated(65, 2), DILATED, EVEN, TYPES),
+    (lambda _: patterns.dilated(65, 2), RANGES, EVEN, TYPES),
     (lambda _: patterns.bigbird(64), PORTABLE_LISTS, RAGGED, OF_64),
     (lambda _: patterns.bigbird(64), LISTS, RAGGED, OF_128),
     (lambda _: patterns.bigbird(64), SPLIT_LISTS, LONG[:1], OF_128),  # the first queries are global, and see all keys
