@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
+from course_utils.cuda import LAID_OUT, Kernel, RawModule, ReadyLaunch
 from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call
 from course_utils.operators.sparse_parts import merged, parts_argument
@@ -37,21 +37,23 @@ def ready_range_backward(
     columns = columns_of_keys(by_key, call, deterministic)
     rows = hopper_launch.BackwardTile(head_dim).rows
     order = order_of(columns.items, rows) if deterministic else (columns.items.new_empty(0),) * 2
+    launch = _launch(
+        call, deterministic, len(columns.items), columns.items, columns.heads, parts_argument(columns), by_key, order
+    )
+    return ready_by_columns(launch, _kernels(call, deterministic), columns, call, deterministic)
+
+
+def ready_by_columns(
+    launch: ReadyLaunch, kernels: RawModule, columns: Columns, call: Call, deterministic: bool
+) -> hopper_launch.ReadyBackward:
+    """Chapter 07's backward pass with a launch of `launch_by_columns` in its middle, and where columns are split with
+    merge_gradients of the same kernels."""
     backward = merged(
-        _launch(
-            call,
-            deterministic,
-            len(columns.items),
-            columns.items,
-            columns.heads,
-            parts_argument(columns),
-            by_key,
-            order,
-        ),
-        _kernels(call, deterministic).get_function("merge_gradients"),
+        launch,
+        kernels.get_function("merge_gradients"),
         columns,
         call,
-        block_cols=COLUMN_TILES[head_dim].block_cols,
+        block_cols=COLUMN_TILES[call.key_shape[3]].block_cols,
         threads=MERGE_THREADS,
         gradients=slice(4, 6),
     )
@@ -89,22 +91,22 @@ def _launch(
     order: tuple[object, object],
 ) -> ReadyLaunch:
     """The launch of range_backward for `count` items, `heads` key heads of each side by side."""
-    tile = hopper_launch.BackwardTile(call.query_shape[3], deterministic)
+    more = *call.scalars, items, np.int32(heads), parts, *by_key, *order, np.float32(call.softcap)
+    return launch_by_columns(_kernels(call, deterministic).get_function("range_backward"), call, count, heads, more)
+
+
+def launch_by_columns(kernel: Kernel, call: Call, count: int, heads: int, more: tuple[object, ...]) -> ReadyLaunch:
+    """The launch of a kernel of backward_blocks.cuh for `count` items, `heads` key heads of each side by side. more:
+    what it takes behind the tensors of `hopper_launch.ReadyBackward`."""
+    tile = hopper_launch.BackwardTile(call.query_shape[3])
     of_queries = hopper_launch.map_as(call.query_shape, tile.rows)
     of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS)
     batch, kv_heads, *_ = call.key_shape
     return ReadyLaunch(
-        _kernels(call, deterministic).get_function("range_backward"),
+        kernel,
         (count * heads, kv_heads // heads, batch),
         (THREADS,),
-        (
-            *(*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,)),
-            *call.scalars,
-            *(items, np.int32(heads), parts),
-            *by_key,
-            *order,
-            np.float32(call.softcap),
-        ),
+        (*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,), *more),
         tile.shared_bytes,
     )
 
@@ -140,14 +142,17 @@ def _rows_of_tiles(by_key: RowRanges, call: Call) -> tuple[Tensor, Tensor]:
     return begin, torch.maximum(ends, begin)
 
 
-def order_of(items: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+def order_of(items: Tensor, rows: int, entries: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Where the numbers of each item begin, int32 `[n]`, and for each tile of `rows` queries of each item how many
-    items before it meet the same tile, int32."""
+    items before it meet the same tile, int32. entries: where an item has entries of a list in place of queries, the
+    tile that each of them names, int `[m]`; `rows` is then 1."""
     first, end = items[:, 1] // rows, (items[:, 2] + rows - 1) // rows
     counts = end - first
     at = counts.cumsum(0) - counts
     number = torch.arange(int(counts.sum()), device=items.device)
     tiles = number - torch.repeat_interleave(at - first, counts)
+    if entries is not None:
+        tiles = entries[tiles]
     sorted_tiles, by_tile = tiles.sort(stable=True)
     before = torch.empty_like(number)
     before[by_tile] = number - torch.searchsorted(sorted_tiles, sorted_tiles)
