@@ -14,7 +14,9 @@ from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
 from course_utils.operators import sparse_hopper, sparse_hopper_lists, sparse_launch, sparse_work
 from course_utils.operators.attention import Call
+from course_utils.operators.hopper_launch import ReadyBackward
 from course_utils.operators.sparse_hopper_backward import ready_range_backward
+from course_utils.operators.sparse_hopper_lists_backward import ready_list_backward
 from course_utils.operators.tensor_core import BF16, HEAD_DIMS, BackwardTile
 
 FOLDER = "04_sparse_patterns"
@@ -137,17 +139,23 @@ def _on_hopper(head_dim: int) -> dict[str, Launch]:
     gradients = torch.zeros_like(key), torch.zeros_like(value)
     for deterministic in (False, True):
         ready = ready_range_backward(call, streaming.ranges, deterministic=deterministic)
-        statistics, dq_sum, turns = map(torch.zeros, ready.sizes)
-        cut, parts = ready.backward, torch.zeros(ready.backward.shape)
-        inputs = query, grad_out, key, value, *gradients, statistics, dq_sum, turns.int(), parts
-        add("streaming in turns" if deterministic else "streaming", cut.attend, *inputs)
-    add("streaming", cut.merge, parts, *gradients)
+        inputs = _inputs_of_middle(ready, query, grad_out, key, value)
+        add("streaming in turns" if deterministic else "streaming", ready.backward.attend, *inputs)
+    add("streaming", ready.backward.merge, inputs[-1], *gradients)
     return launches
+
+
+def _inputs_of_middle(ready: ReadyBackward, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """What the kernel in the middle of a backward pass with parts takes. tensors: query, the gradient of out, key and
+    value."""
+    statistics, dq_sum, turns = map(torch.zeros, ready.sizes)
+    gradients = map(torch.zeros_like, tensors[2:])
+    return *tensors, *gradients, statistics, dq_sum, turns.int(), torch.zeros(ready.backward.shape)
 
 
 def _lists_on_hopper() -> dict[str, Launch]:
     """block_sparse_hopper.cu, with more items than blocks, and a block of queries that sees all keys, whose list is
-    cut."""
+    cut; block_sparse_backward_hopper.cu, with keys that all queries see, whose column is cut."""
     queries, keys, head_dim = 640, 2200, sparse_hopper_lists.HEAD_DIM
     query, key, value = (normal(1, heads, n, head_dim).bfloat16() for heads, n in ((2, queries), (1, keys), (1, keys)))
     call = Call(query.shape, key.shape, query.dtype, query.device, head_dim**-0.5)
@@ -164,7 +172,16 @@ def _lists_on_hopper() -> dict[str, Launch]:
         parts,
         parts[..., 0].contiguous(),
     )
-    return {f"sparse hopper {ready.kernel.name}, d={head_dim}, hard": Launch.of_ready(ready, *tensors)}
+    launches = {f"sparse hopper {ready.kernel.name}, d={head_dim}, hard": Launch.of_ready(ready, *tensors)}
+    query, grad_out = (normal(1, 2, 1100, head_dim).bfloat16() for _ in range(2))
+    call = call._replace(query_shape=query.shape)
+    lists = (patterns.local(40) | patterns.global_tokens([3])).block_lists(1100, keys)
+    for deterministic in (False, True):
+        ready = ready_list_backward(call, lists, deterministic=deterministic)
+        name = f"sparse hopper {ready.backward.attend.kernel.name}{', in turns' * deterministic}, d={head_dim}, hard"
+        inputs = _inputs_of_middle(ready, query, grad_out, key, value)
+        launches[name] = Launch.of_ready(ready.backward.attend, *inputs)
+    return launches
 
 
 def _by_columns(
