@@ -76,9 +76,10 @@ def sparse_attention(
         NotImplementedError: d above 128 where rows are not ranges of keys.
 
     Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys and add their shares of
-    dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` it does, too. Where the rows
-    are ranges without dilation and the GPU is a Hopper, blocks then take turns; elsewhere dQ comes from a second pass,
-    in which blocks work on tiles of queries, and two of the five matrix products are done again.
+    dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` it does, too. Where a Hopper
+    GPU has a kernel of its own for that, blocks then take turns: under ranges without dilation, and with d above 64
+    under block lists, if there are neither sinks nor a softcap. Elsewhere dQ comes from a second pass, in which blocks
+    work on tiles of queries, and two of the five matrix products are done again.
 
     Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out; see
     `flash_attention_v2`.
@@ -107,7 +108,8 @@ def block_sparse_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`sparse_attention` by block_sparse.cu, or on a Hopper GPU, where d is above 64, by block_sparse_hopper.cu.
+    """`sparse_attention` by block_sparse.cu, or on a Hopper GPU, where d is above 64, by block_sparse_hopper.cu; its
+    gradients by block_sparse_backward.cu, or there by block_sparse_backward_hopper.cu.
 
     block_lists: those of a pattern, `pattern.block_lists(L_q, L_k)`, or of FlexAttention's BlockMask,
     `BlockLists.from_block_mask(...)`; for the lengths and on the device of query and key. For eager mode:

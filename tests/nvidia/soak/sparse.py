@@ -1,6 +1,6 @@
 """Forty-five shapes of `sparse_attention`, forward and backward, under patterns of every kind that a Hopper GPU has a
-kernel for. It has none for lists of blocks with 64 columns, nor for the backward pass of lists and of dilated ranges:
-there the portable kernels run.
+kernel for. It has none for lists of blocks with 64 columns, nor for the backward pass of dilated ranges: there the
+portable kernels run.
 
 The gradients are those under `torch.use_deterministic_algorithms`. Before anything is launched, each shape's call is
 seen to choose the kernels that are named here.
@@ -25,6 +25,7 @@ from course_utils.operators import hopper_launch, sparse_attention, tensor_core
 from course_utils.operators.sparse_hopper import RANGE_FORWARD
 from course_utils.operators.sparse_hopper_backward import RANGE_BACKWARD
 from course_utils.operators.sparse_hopper_lists import BLOCK_SPARSE_FORWARD
+from course_utils.operators.sparse_hopper_lists_backward import BLOCK_SPARSE_BACKWARD
 from course_utils.operators.sparse_launch import FOLDER
 from course_utils.patterns import Pattern
 from tests.helpers.deterministic import told_to_be_deterministic
@@ -35,8 +36,8 @@ RANGES = {RANGE_FORWARD, hopper_launch.BACKWARD, RANGE_BACKWARD}
 DILATED = {RANGE_FORWARD, tensor_core.BACKWARD, f"{FOLDER}/range_backward.cu"}
 DENSE = {hopper_launch.FORWARD, hopper_launch.BACKWARD}
 PORTABLE_LISTS = {f"{FOLDER}/block_sparse.cu", f"{FOLDER}/block_sparse_backward.cu", tensor_core.BACKWARD}
-SPLIT_LISTS = PORTABLE_LISTS | {BLOCK_SPARSE_FORWARD}  # the parts are merged by block_sparse.cu
-LISTS = SPLIT_LISTS - {f"{FOLDER}/block_sparse.cu"}
+LISTS = {BLOCK_SPARSE_FORWARD, hopper_launch.BACKWARD, BLOCK_SPARSE_BACKWARD}
+SPLIT_LISTS = LISTS | {f"{FOLDER}/block_sparse.cu"}  # which merges the parts
 
 ITEMS = 150  # more than the multiprocessors; with MANY_ITEMS there is nearly twice as much to compute in float64
 RAGGED = (1, 300), (129, 257), (700, 1025), (1500, 1100)
