@@ -54,14 +54,9 @@ def tile_lists(lists: BlockLists, heads: int) -> TileLists:
     """The tiles that each block of 64 · CONSUMERS rows sees, each tile once, as pieces of work for `heads` heads of the
     whole batch. Long lists are cut, as `sparse_work.cut` has it.
     """
-    row, tile, bits = _pairs_of_tiles(lists)
-    columns, blocks = ceil_div(lists.L_k, KEYS), ceil_div(lists.L_q, ROWS * CONSUMERS)
-    codes, number = torch.unique(row // CONSUMERS * columns + tile, return_inverse=True)
-    tiles = torch.full((len(codes), 4), UNSEEN, dtype=torch.int32, device=lists.device)
-    tiles[:, 0] = codes % columns
-    tiles[number, 1 + row % CONSUMERS] = bits
-
-    counts = torch.bincount(codes // columns, minlength=blocks)
+    row, tile, bits = pairs_of_tiles(lists)
+    tiles, block = met_by_blocks(row, tile, bits, ceil_div(lists.L_k, KEYS))
+    counts = torch.bincount(block, minlength=ceil_div(lists.L_q, ROWS * CONSUMERS))
     pieces = cut(counts, len(tiles), len(tiles) * heads / MULTIPROCESSORS, SHORTEST_PART)
     items = pieces.items
     shortest_first = torch.argsort(items[:, 2] - items[:, 1], stable=True)
@@ -70,7 +65,18 @@ def tile_lists(lists: BlockLists, heads: int) -> TileLists:
     return TileLists(tiles, work)
 
 
-def _pairs_of_tiles(lists: BlockLists) -> tuple[Tensor, Tensor, Tensor]:
+def met_by_blocks(row: Tensor, tile: Tensor, bits: Tensor, tiles: int) -> tuple[Tensor, Tensor]:
+    """What blocks of CONSUMERS rows meet, by block and then by tile: the tile and each consumer's bits, int32 `[n, 4]`
+    as `TileLists` has them, and the block, int64 `[n]`. row, tile, bits: `[m]`, each pair of row and tile once, with
+    bits as `pairs_of_tiles` gives them. tiles: how many there are."""
+    codes, number = torch.unique(row // CONSUMERS * tiles + tile, return_inverse=True)
+    met = torch.full((len(codes), 4), UNSEEN, dtype=torch.int32, device=row.device)
+    met[:, 0] = codes % tiles
+    met[number, 1 + row % CONSUMERS] = bits
+    return met, codes // tiles
+
+
+def pairs_of_tiles(lists: BlockLists) -> tuple[Tensor, Tensor, Tensor]:
     """The lists' blocks in pieces of 64 × 64 pairs, without those that hide all pairs: the row of 64 queries and the
     tile of 64 keys, int64 `[n]`, and the first word of their bits, int32 `[n]`, or WHOLE."""
     per_block = lists.block // KEYS

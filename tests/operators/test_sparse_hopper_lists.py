@@ -26,36 +26,11 @@ from course_utils.patterns import BlockLists
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 from tests.helpers import tensors
+from tests.helpers.list_patterns import PATTERNS
 
 pytestmark = pytest.mark.usefixtures("by_hopper_kernels")
 HALF = torch.float16
 random = partial(tensors.random, dtype=HALF)
-
-
-def strewn(b, h, i, j):
-    return (7 * i + 3 * j) % 11 < 2
-
-
-def far_apart(b, h, i, j):
-    """The second 64 rows see the first tile and one far behind, the first ones all between."""
-    return ((i // 64) % 2 == 0) | (j < 5) | (j >= 64 * 8)
-
-
-def every_second(b, h, i, j):
-    return (i // 64) % 2 == 0
-
-
-PATTERNS = {
-    "BigBird": lambda: patterns.bigbird(block=64, global_blocks=1, window_blocks=1, random_blocks=2, seed=5),
-    "BigBird, blocks of 16": lambda: patterns.bigbird(block=16, global_blocks=1, seed=5),
-    "global tokens": lambda: patterns.global_tokens([0, 70]),
-    "strewn": lambda: patterns.from_mask_mod(strewn),
-    "far apart": lambda: patterns.from_mask_mod(far_apart),
-    "every second 64 rows": lambda: patterns.from_mask_mod(every_second),
-    "full": patterns.full,
-    "causal": patterns.causal,
-    "window": lambda: patterns.sliding_window(20),
-}
 LENGTHS = ((1, 1), (65, 65), (128, 128), (300, 300), (130, 270), (270, 130), (200, 3), (1, 200))
 
 
