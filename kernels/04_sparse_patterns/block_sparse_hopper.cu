@@ -16,8 +16,8 @@
 // grid   (as many blocks as the GPU has multiprocessors, at most one for each item)
 // block  (128 · CONSUMERS + 128): CONSUMERS = 2, with 64 queries each, and a producer
 // layout Q, O [heads, L_q, D] and K, V [heads / group, L_k, D] through tensor maps with boxes of 64 rows
-//        (copy_engine.cuh), of K and V of one panel; fp16 or bf16, heads = B·H; LSE [heads, L_q], fp32; query head h reads key head
-//        h / group
+//        (copy_engine.cuh), of K and V with one panel of 64 columns, fp16 or bf16, heads = B·H; LSE
+//        [heads, L_q], fp32; query head h reads key head h / group
 //        items [items]: (block of B_R = 64 · CONSUMERS queries, first pair, end pair, part), the shortest
 //        first; part −1: the block is not split
 //        pairs [pairs, 1 + CONSUMERS]: two tiles of 64 keys, then for each consumer and tile the first word
