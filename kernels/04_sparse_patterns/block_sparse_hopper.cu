@@ -2,13 +2,15 @@
 //
 // The consumers of a block have 64 queries each, and share the tiles of 64 keys that any of them sees. Two
 // tiles are met at a time, so that products are as large as those of range_hopper.cu; they need not be
-// neighbours. Each pair comes once, and a consumer that sees neither of its tiles gives it back at once. The
-// host pairs tiles that the same consumers see. The list of a block's pairs says where each consumer's bits
-// of a tile are, so the kernel need not know the size of the blocks that the pattern is made of.
+// neighbours. The host pairs tiles that the same consumers see, as far as it can. Each pair comes once: a
+// consumer that sees neither tile gives it back at once, and one that sees a single tile masks the other.
+// The list of a block's pairs says where each consumer's bits of a tile are, so the kernel need not know the
+// size of the blocks that the pattern is made of.
 //
 // As consumers skip different pairs, they cannot take turns as in range_hopper.cu: each goes its own pace,
-// and one computes its softmax while the other multiplies. K and V have the buffers of one ring in turn:
-// there is room for five tiles of 128 keys, and K is done with long before V.
+// and one computes its softmax while the other multiplies. So a consumer does one thing after the other.
+// K and V have the buffers of one ring in turn: shared memory has room for five, and two of K and two of V
+// would leave one of them empty.
 // Items are short, so the next item's Q comes while this item's is in use, and O takes its own Q's place.
 // Q in registers was 2 to 3 % faster, but is nothing to rely on: at D = 64, where Q and P have as many
 // registers, ptxas of CUDA 12.8 to 13.0 gives both the same ones, though Q is needed for the next tile.
@@ -46,17 +48,17 @@ struct Lists { const int4* items; const int2* pairs; const unsigned* bits; };
 
 constexpr int WHOLE = -1, UNSEEN = -2;
 
-// B_R queries of a head from i0 on; their pairs of tiles are `first` to `end` − 1. i0 < 0: there is no more work.
+// B_R queries of a head from i0 on; their pairs of tiles are `first` to `end` − 1. i0 < 0: no more work.
 struct Work { int head, i0, first, end, part; };
 
 // Q of an item, then its O.
 union ItemRows { scalar_t Q[CONSUMERS][ROWS * D], O[CONSUMERS][ROWS * D]; };
 
 struct Shared {
-    ItemRows rows[2];      // of this round and the next, in turn
+    ItemRows rows[2];                   // of this round and the next, in turn
     scalar_t tiles[BUFFERS][B_C * D];   // K and V of a pair, in turn
     Gate gate_Q[2][CONSUMERS], gates[BUFFERS];
-    Work work[3];          // of this round and the next two
+    Work work[3];                       // of this round and the next two
 };
 static_assert(sizeof(Shared) == 256 * D * (CONSUMERS + BUFFERS) + 208, "the header");
 
@@ -72,7 +74,9 @@ __device__ inline Work work_of_item(const Problem& problem, const Lists& lists, 
     return {head, found.x * B_R, found.y, found.z, found.w};
 }
 
-__device__ inline int2 tiles_of(const Lists& lists, int n) { return __ldg(lists.pairs + n * (1 + CONSUMERS)); }
+__device__ inline int2 tiles_of(const Lists& lists, int n) {
+    return __ldg(lists.pairs + n * (1 + CONSUMERS));
+}
 
 __device__ inline int2 bits_of(const Lists& lists, int n, int w) {
     return __ldg(lists.pairs + n * (1 + CONSUMERS) + 1 + w);
