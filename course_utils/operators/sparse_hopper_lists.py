@@ -67,9 +67,8 @@ def pair_lists(lists: BlockLists, heads: int) -> PairLists:
     counts = (torch.bincount(block, minlength=blocks) + 1) // 2
     pair = (counts.cumsum(0) - counts)[block] + _ranks(block) // 2
     pairs = torch.full((int(counts.sum()), 1 + CONSUMERS, 2), UNSEEN, dtype=torch.int32, device=lists.device)
+    pairs[:, 0] = columns  # a tile past the last, which comes as zeros, where a block has no other left
     pairs[pair, :, _ranks(block) % 2] = tiles
-    tile_of_pair = pairs[:, 0]  # twice the same where a block has no other left
-    tile_of_pair[:, 1] = torch.where(tile_of_pair[:, 1] == UNSEEN, tile_of_pair[:, 0], tile_of_pair[:, 1])
 
     pieces = cut(counts, len(pairs), len(pairs) * heads / MULTIPROCESSORS, SHORTEST_PART)
     items = pieces.items
@@ -89,7 +88,8 @@ def _by_who_sees_them(block: Tensor, is_seen: Tensor) -> Tensor:
     kind = torch.where(is_seen.all(1), 0, torch.where(is_seen[:, 0], 1, 2))
     by_kind = torch.argsort(3 * block + kind, stable=True)
     block, kind = block[by_kind], kind[by_kind]
-    rank, is_last = _ranks(3 * block + kind), (3 * block + kind).diff(append=block.new_tensor([-1])) != 0
+    group = 3 * block + kind
+    rank, is_last = _ranks(group), group.diff(append=group.new_tensor([-1])) != 0
     is_left = is_last & (rank % 2 == 0)
     stage = torch.where(is_left, 2, kind.clamp(max=1))
     turn = torch.where(is_left, 0, rank // 2)

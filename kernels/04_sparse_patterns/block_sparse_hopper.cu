@@ -23,7 +23,8 @@
 //        items [items]: (block of B_R = 64 · CONSUMERS queries, first pair, end pair, part), the shortest
 //        first; part −1: the block is not split
 //        pairs [pairs, 1 + CONSUMERS]: two tiles of 64 keys, then for each consumer and tile the first word
-//        of the bits of their 64 × 64 queries and keys, WHOLE or UNSEEN
+//        of the bits of their 64 × 64 queries and keys, WHOLE or UNSEEN; without a second tile that is one
+//        past the last key, UNSEEN
 //        bits: bit k % 32 of word k / 32 of row q: query q sees key k; rows are `stride` words apart
 //        O_parts [CONSUMERS · parts, heads, 64, D], LSE_parts [CONSUMERS · parts, heads, 64], fp32: consumer
 //        w has part w · parts + part; merge_parts of block_sparse.cu merges them

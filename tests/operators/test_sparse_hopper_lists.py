@@ -242,13 +242,12 @@ def test_pairs_are_of_tiles_that_the_same_consumers_see(name):
     """But for the last few of a block: at most one tile of each of the three kinds has no other left."""
     found = pair_lists(PATTERNS[name]().block_lists(1500, 1600), 1)
     for _, first, end, _ in found.work.items.tolist():
-        pairs = [(tiles, *who_sees(of_consumers)) for tiles, *of_consumers in found.pairs[first:end].tolist()]
-        mixed = [(tiles, a, b) for tiles, a, b in pairs if a != b]
-        assert all(a for _, a, _ in pairs) and len(mixed) <= 2 and pairs[len(pairs) - len(mixed) :] == mixed
-        for tiles, a, b in mixed[:-1]:
-            assert a and b and tiles[0] != tiles[1]
-        assert all(a == {0, 1} for _, a, _ in mixed if len(mixed) > 1 and a != mixed[-1][1])
-        assert all(tiles[0] == tiles[1] for tiles, _, b in mixed if not b)
+        pairs = found.pairs[first:end].tolist()
+        seen = [who_sees(of_consumers) for _, *of_consumers in pairs]
+        is_mixed = [one != other for one, other in seen]
+        assert is_mixed == sorted(is_mixed) and sum(is_mixed) <= 2
+        assert all(one for one, _ in seen) and all(other for _, other in seen[:-1])
+        assert all(tiles[1] == 25 for (tiles, *_), (_, other) in zip(pairs, seen, strict=True) if not other)  # no key
 
 
 def test_consumers_see_pairs_in_turn():
