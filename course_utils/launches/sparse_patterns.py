@@ -167,9 +167,9 @@ def _lists_on_hopper() -> dict[str, Launch]:
     query, key, value = (normal(1, heads, n, head_dim).bfloat16() for heads, n in ((2, queries), (1, keys), (1, keys)))
     call = Call(query.shape, key.shape, query.dtype, query.device, head_dim**-0.5)
     lists = (patterns.local(40) | patterns.global_tokens([3, 1570])).block_lists(queries, keys)
-    tiles = sparse_hopper_lists.tile_lists(lists, heads=2)
-    parts = torch.zeros(tiles.work.parts, 1, 2, 64, head_dim)
-    ready = sparse_hopper_lists.forward(call, lists, tiles)
+    pairs = sparse_hopper_lists.pair_lists(lists, heads=2)
+    parts = torch.zeros(pairs.work.parts, 1, 2, 64, head_dim)
+    ready = sparse_hopper_lists.forward(call, lists, pairs)
     tensors = (
         query,
         key,

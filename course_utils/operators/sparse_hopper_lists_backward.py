@@ -14,7 +14,7 @@ from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call, int_scalars
 from course_utils.operators.hopper_launch import ROWS, BackwardTile, ReadyBackward
 from course_utils.operators.sparse_hopper_backward import COLUMN_TILES, launch_by_columns, ready_by_columns
-from course_utils.operators.sparse_hopper_lists import CONSUMERS, HEAD_DIM, UNSEEN, met_by_blocks, pairs_of_tiles
+from course_utils.operators.sparse_hopper_lists import CONSUMERS, HEAD_DIM, UNSEEN, met_by_blocks, tiles_met
 from course_utils.operators.sparse_parts import parts_argument
 from course_utils.operators.sparse_work import Columns, columns_of
 from course_utils.operators.tensor_core import module
@@ -27,8 +27,8 @@ OPTIONS = BackwardTile(HEAD_DIM).options  # all but the dtype's
 class ColumnLists(NamedTuple):
     """What the blocks of threads of block_sparse_backward_hopper.cu do, of a key head.
 
-    entries: int32 `[n, 4]`, (tile of 64 queries, then for each consumer the first word of the bits of its 64 × 64
-    pairs, WHOLE or UNSEEN; unused). columns: of 128 keys; first and end of an item are entries.
+    entries: int32 `[n, 1 + CONSUMERS]`, tile of 64 queries, then for each consumer the first word of the bits of its
+    64 × 64 pairs, WHOLE or UNSEEN. columns: of 128 keys; first and end of an item are entries.
     """
 
     entries: Tensor
@@ -40,9 +40,9 @@ def column_lists(lists: BlockLists, call: Call) -> ColumnLists:
     `sparse_work.columns_of` has it. First in a column are those that only the first consumer sees, last those that only
     the second sees: a consumer skips what lies before or behind all that it sees.
     """
-    row, tile, bits = pairs_of_tiles(lists)
+    row, tile, bits = tiles_met(lists)
     entries, column = met_by_blocks(tile, row, bits, ceil_div(lists.L_q, ROWS))
-    first, second = (entries[:, 1:3] != UNSEEN).long().unbind(1)
+    first, second = (entries[:, 1:] != UNSEEN).long().unbind(1)
     entries = entries[torch.argsort(3 * column + second - first, stable=True)]
     tiles = torch.arange(ceil_div(lists.L_k, ROWS * CONSUMERS), device=lists.device)
     counts = torch.bincount(column, minlength=len(tiles))

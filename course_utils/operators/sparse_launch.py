@@ -275,7 +275,7 @@ class ListMask(NamedTuple):
 
     def _on_hopper(self, call: Call) -> Forward:
         """By block_sparse_hopper.cu."""
-        found = sparse_hopper_lists.tile_lists(self.lists, math.prod(call.query_shape[:2]))
+        found = sparse_hopper_lists.pair_lists(self.lists, math.prod(call.query_shape[:2]))
         attend = sparse_hopper_lists.forward(call, self.lists, found)
         return self._with_merge(attend, call, found.work, hopper_launch.ROWS)
 

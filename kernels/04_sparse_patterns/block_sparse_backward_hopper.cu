@@ -19,8 +19,8 @@
 //        dK and dV once more as pointers for merge_gradients
 //        items, parts, split: key_columns.cuh, with B_C = 128; first and end of an item are entries of `list`,
 //        first = end if no query sees the keys; no two entries of a tile of keys name the same tile of queries
-//        list: (tile of B_R queries, then for each consumer the first word of the bits of its 64 × 64 pairs,
-//        WHOLE or UNSEEN; unused)
+//        list [entries, 1 + CONSUMERS]: tile of B_R queries, then for each consumer the first word of the bits
+//        of its 64 × 64 pairs, WHOLE or UNSEEN; int
 //        bits: bit k % 32 of word k / 32 of row q: query q sees key k; rows are `stride` words apart
 // shared block_sparse_backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 128; L_q, L_k >= 1; every key of a whole tile exists; bits past L_k are 0; fewer than 2³¹
@@ -37,12 +37,12 @@ constexpr int WHOLE = -1, UNSEEN = -2;
 
 // The tiles that a block meets: those that entries of the list name, each for all heads of the group.
 struct ListWalk : Walk {
-    const int4* list;
+    const int* list;
 
     __device__ int head_of(int n) const { return head + n % group; }
-    __device__ const int4& entry(int n) const { return list[first + n / group]; }
-    __device__ int tile_of(int n) const { return __ldg(&entry(n).x); }
-    __device__ int bits(int n, int w) const { return __ldg(&entry(n).y + w); }
+    __device__ const int* entry(int n) const { return list + (first + n / group) * (1 + CONSUMERS); }
+    __device__ int tile_of(int n) const { return __ldg(entry(n)); }
+    __device__ int bits(int n, int w) const { return __ldg(entry(n) + 1 + w); }
     __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
 };
 
@@ -91,7 +91,7 @@ block_sparse_backward(const __grid_constant__ TensorMap Q, const __grid_constant
                       const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
                       const __grid_constant__ TensorMap dK, const __grid_constant__ TensorMap dV,
                       const float* statistics, float* dQ_sum, int* turns, int L_q, int group, float scale,
-                      const int4* items, int heads, float* parts, const int4* list, const unsigned* bits,
+                      const int4* items, int heads, float* parts, const int* list, const unsigned* bits,
                       int stride) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);

@@ -242,7 +242,7 @@ CHANGES = [
     ("words[n / 4]", "words[0]", "strewn", (130, 150)),
     ("of_lane >> 8 & 1", "of_lane & 1", "strewn", (130, 150)),
     ("lane % 4 * 2 + e)", "lane % 4 * 2)", "strewn", (130, 150)),
-    ("__ldg(&entry(n).y + w)", "__ldg(&entry(n).y)", "BigBird", (300, 300)),
+    ("__ldg(entry(n) + 1 + w)", "__ldg(entry(n) + 1)", "BigBird", (300, 300)),
     ("if (first_word != UNSEEN)", "", "far apart", (300, 640)),
     ("walk.bits(begin, w) == UNSEEN", "walk.bits(begin, w) != WHOLE", "strewn", (130, 150)),
     ("w * ROWS + warp_row(), parts", "warp_row(), parts", "BigBird", (300, 300)),
