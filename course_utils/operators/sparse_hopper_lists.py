@@ -98,9 +98,9 @@ def _ranks(groups: Tensor) -> Tensor:
 
 
 def met_by_blocks(row: Tensor, tile: Tensor, bits: Tensor, tiles: int) -> tuple[Tensor, Tensor]:
-    """What blocks of CONSUMERS rows meet, by block and then by tile: the tile and the first word of each consumer's bits,
-    WHOLE or UNSEEN, int32 `[n, 1 + CONSUMERS]`, and the block, int64 `[n]`. row, tile, bits: `[m]`, as `tiles_met` gives
-    them, or with row and tile in each other's place. tiles: how many there are."""
+    """What blocks of CONSUMERS rows meet, by block and then by tile: the tile and the first word of each consumer's
+    bits, WHOLE or UNSEEN, int32 `[n, 1 + CONSUMERS]`, and the block, int64 `[n]`. row, tile, bits: `[m]`, as
+    `tiles_met` gives them, or with row and tile in each other's place. tiles: how many there are."""
     codes, number = torch.unique(row // CONSUMERS * tiles + tile, return_inverse=True)
     met = torch.full((len(codes), 1 + CONSUMERS), UNSEEN, dtype=torch.int32, device=row.device)
     met[:, 0] = codes % tiles

@@ -62,4 +62,4 @@ def ready_list_backward(call: Call, lists: BlockLists) -> ReadyBackward:
     more = query_length, group, factor, columns.items, heads, parts_argument(columns), entries, lists.bits, stride
     kernel = kernels.get_function("block_sparse_backward")
     launch = launch_by_columns(kernel, call, len(columns.items), columns.heads, more)
-    return ready_by_columns(launch, kernels, columns, hopper_launch.ready_backward(call, False, False))
+    return ready_by_columns(launch, kernels, columns, call, hopper_launch.ready_backward(call, False, False))
