@@ -9,7 +9,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import LAID_OUT, Kernel, RawModule, ReadyLaunch
-from course_utils.operators import hopper_launch, sparse_hopper
+from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call
 from course_utils.operators.prepare import MAX_GRID
 from course_utils.operators.sparse_parts import merged, parts_argument
@@ -30,7 +30,7 @@ def takes_ranges(call: Call, ranges: Ranges) -> bool:
     if ranges.dilation == 1:
         return True
     batch, _, rows, _ = hopper_launch.of_classes(call, ranges.dilation).query_shape
-    return sparse_hopper.takes_ranges(call, ranges) and rows >= hopper_launch.ROWS and batch <= MAX_GRID
+    return hopper_launch.has_equal_classes(call, ranges.dilation) and rows >= hopper_launch.ROWS and batch <= MAX_GRID
 
 
 def ready_range_backward(
