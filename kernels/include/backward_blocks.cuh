@@ -75,7 +75,7 @@ struct Walk {
 // multiple of 128 keys leave nothing to skip.
 struct SkippedTiles {
     bool first, last;
-    int begin, end;   // all of this is about the walk's tiles `begin` to `end` − 1: the consumer skips the others, too
+    int begin, end;   // first and last are of the tiles `begin` to `end` − 1; those outside go by, too
 
     template <class Sees>
     __device__ SkippedTiles(const Walk& walk, Sees sees) : begin(0), end(walk.steps()) {
@@ -309,7 +309,8 @@ template <class AnyWalk, class Hide>
 __device__ __forceinline__ void
 meet_tiles(KeyGradients& keys, Shared& shared, const AnyWalk& walk, const SkippedTiles& skipped, int w, float scale,
            Hide hide, const ModelSoftmax& softmax = {}) {
-    const int begin = skipped.begin, end = skipped.end, first = begin + skipped.first, last = end - 1 - skipped.last;
+    const int begin = skipped.begin, first = begin + skipped.first;
+    const int end = skipped.end, last = end - 1 - skipped.last;
     KeysByQueries St;
     Factors factors;
     wait_for_keys(shared);
