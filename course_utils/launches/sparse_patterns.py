@@ -16,6 +16,7 @@ from course_utils.operators import sparse_hopper, sparse_hopper_lists, sparse_la
 from course_utils.operators.attention import Call
 from course_utils.operators.hopper_launch import ReadyBackward
 from course_utils.operators.sparse_hopper_backward import ready_range_backward
+from course_utils.operators.sparse_hopper_lists_backward import ready_list_backward
 from course_utils.operators.tensor_core import BF16, HEAD_DIMS, BackwardTile
 
 FOLDER = "04_sparse_patterns"
@@ -142,11 +143,11 @@ def _on_hopper(head_dim: int) -> dict[str, Launch]:
         of_streaming, of_dilated = (
             ready_range_backward(call, ranges, deterministic=deterministic) for ranges in (streaming, dilated)
         )
-        cut, parts = of_streaming.backward, torch.zeros(of_streaming.backward.shape)
         inputs = query, grad_out, key, value, *gradients
-        add(f"streaming{how}", cut.attend, *inputs, *_between(of_streaming), parts)
+        parts = torch.zeros(of_streaming.backward.shape)
+        add(f"streaming{how}", of_streaming.backward.attend, *inputs, *_between(of_streaming), parts)
         add(f"dilated{how}", of_dilated.backward, *inputs, *_between(of_dilated))
-    add("streaming", cut.merge, parts, *gradients)
+    add("streaming", of_streaming.backward.merge, parts, *gradients)
     statistics, dq_sum, turns = _between(of_dilated)
     add("dilated", of_dilated.prepare, out, grad_out, lse, statistics, dq_sum, turns)
     add("dilated", of_dilated.finish, dq_sum, torch.zeros_like(query))
@@ -161,14 +162,14 @@ def _between(ready: ReadyBackward) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 def _lists_on_hopper() -> dict[str, Launch]:
     """block_sparse_hopper.cu, with more items than blocks, and a block of queries that sees all keys, whose list is
-    cut."""
+    cut; block_sparse_backward_hopper.cu, with keys that all queries see, whose column is cut."""
     queries, keys, head_dim = 640, 2200, sparse_hopper_lists.HEAD_DIM
     query, key, value = (normal(1, heads, n, head_dim).bfloat16() for heads, n in ((2, queries), (1, keys), (1, keys)))
     call = Call(query.shape, key.shape, query.dtype, query.device, head_dim**-0.5)
     lists = (patterns.local(40) | patterns.global_tokens([3, 1570])).block_lists(queries, keys)
-    tiles = sparse_hopper_lists.tile_lists(lists, heads=2)
-    parts = torch.zeros(tiles.work.parts, 1, 2, 64, head_dim)
-    ready = sparse_hopper_lists.forward(call, lists, tiles)
+    pairs = sparse_hopper_lists.pair_lists(lists, heads=2)
+    parts = torch.zeros(pairs.work.parts, 1, 2, 64, head_dim)
+    ready = sparse_hopper_lists.forward(call, lists, pairs)
     tensors = (
         query,
         key,
@@ -178,7 +179,15 @@ def _lists_on_hopper() -> dict[str, Launch]:
         parts,
         parts[..., 0].contiguous(),
     )
-    return {f"sparse hopper {ready.kernel.name}, d={head_dim}, hard": Launch.of_ready(ready, *tensors)}
+    launches = {f"sparse hopper {ready.kernel.name}, d={head_dim}, hard": Launch.of_ready(ready, *tensors)}
+    query, grad_out = (normal(1, 2, 1100, head_dim).bfloat16() for _ in range(2))
+    call = call._replace(query_shape=query.shape)
+    lists = (patterns.local(40) | patterns.global_tokens([3])).block_lists(1100, keys)
+    middle = (of_columns := ready_list_backward(call, lists)).backward
+    inputs = query, grad_out, key, value, torch.zeros_like(key), torch.zeros_like(value)
+    name = f"sparse hopper {middle.attend.kernel.name}, d={head_dim}, hard"
+    launches[name] = Launch.of_ready(middle.attend, *inputs, *_between(of_columns), torch.zeros(middle.shape))
+    return launches
 
 
 def _by_columns(

@@ -183,6 +183,11 @@ class ReadyBackward(NamedTuple):
         return grad_query, grad_key, grad_value
 
 
+def has_equal_classes(call: Call, dilation: int) -> bool:
+    """Whether every residue class has as many positions, as maps of dilated rows ask for."""
+    return call.query_shape[2] % dilation == call.key_shape[2] % dilation == 0
+
+
 def of_classes(call: Call, dilation: int) -> Call:
     """The call in which each residue class of a batch is a batch of its own, `[B · dilation, H, L / dilation, d]`."""
 

@@ -108,7 +108,8 @@ def block_sparse_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`sparse_attention` by block_sparse.cu, or on a Hopper GPU, where d is above 64, by block_sparse_hopper.cu.
+    """`sparse_attention` by block_sparse.cu, or on a Hopper GPU, where d is above 64, by block_sparse_hopper.cu; its
+    gradients by block_sparse_backward.cu, or there by block_sparse_backward_hopper.cu.
 
     block_lists: those of a pattern, `pattern.block_lists(L_q, L_k)`, or of FlexAttention's BlockMask,
     `BlockLists.from_block_mask(...)`; for the lengths and on the device of query and key. For eager mode:

@@ -16,6 +16,7 @@ from course_utils.operators.hopper_launch import (
     HopperTile,
     blocks_that_stay,
     forward_launch,
+    has_equal_classes,
     heads_at_once,
     map_as,
 )
@@ -57,7 +58,7 @@ def forward_options() -> list[tuple[str, ...]]:
 
 def takes_ranges(call: Call, ranges: Ranges) -> bool:
     """Whether the kernel takes them: dilated, only where the residue classes have as many positions each."""
-    return call.query_shape[2] % ranges.dilation == call.key_shape[2] % ranges.dilation == 0
+    return has_equal_classes(call, ranges.dilation)
 
 
 def range_forward(call: Call, ranges: Ranges) -> Forward:

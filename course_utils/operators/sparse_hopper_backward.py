@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
-from course_utils.operators import hopper_launch, sparse_hopper
+from course_utils.cuda import LAID_OUT, Kernel, RawModule, ReadyLaunch
+from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call
 from course_utils.operators.prepare import MAX_GRID
 from course_utils.operators.sparse_parts import merged, parts_argument
@@ -30,7 +30,7 @@ def takes_ranges(call: Call, ranges: Ranges) -> bool:
     if ranges.dilation == 1:
         return True
     batch, _, rows, _ = hopper_launch.of_classes(call, ranges.dilation).query_shape
-    return sparse_hopper.takes_ranges(call, ranges) and rows >= hopper_launch.ROWS and batch <= MAX_GRID
+    return hopper_launch.has_equal_classes(call, ranges.dilation) and rows >= hopper_launch.ROWS and batch <= MAX_GRID
 
 
 def ready_range_backward(
@@ -49,26 +49,28 @@ def ready_range_backward(
     columns = columns_of_keys(by_key, of_class, deterministic, in_one_piece=dilation > 1)
     rows = hopper_launch.BackwardTile(head_dim).rows
     order = order_of(columns.items, rows) if deterministic else (columns.items.new_empty(0),) * 2
+    kernels, parts = _kernels(call, deterministic, dilation), parts_argument(columns)
+    count = len(columns.items)
+    launch = _launch(call, deterministic, count, columns.items, columns.heads, parts, by_key, order, dilation)
+    dense = hopper_launch.ready_backward(of_class, False, deterministic, dilation)
+    return ready_by_columns(launch, kernels, columns, call, dense)
+
+
+def ready_by_columns(
+    launch: ReadyLaunch, kernels: RawModule, columns: Columns, call: Call, dense: hopper_launch.ReadyBackward
+) -> hopper_launch.ReadyBackward:
+    """Chapter 07's backward pass with a launch of `launch_by_columns` in its middle, and where columns are split with
+    merge_gradients of the same kernels."""
     backward = merged(
-        _launch(
-            call,
-            deterministic,
-            len(columns.items),
-            columns.items,
-            columns.heads,
-            parts_argument(columns),
-            by_key,
-            order,
-            dilation,
-        ),
-        _kernels(call, deterministic, dilation).get_function("merge_gradients"),
+        launch,
+        kernels.get_function("merge_gradients"),
         columns,
         call,
-        block_cols=COLUMN_TILES[head_dim].block_cols,
+        block_cols=COLUMN_TILES[call.key_shape[3]].block_cols,
         threads=MERGE_THREADS,
         gradients=slice(4, 6),
     )
-    return hopper_launch.ready_backward(of_class, False, deterministic, dilation)._replace(backward=backward)
+    return dense._replace(backward=backward)
 
 
 def table_backward(call: Call) -> ReadyLaunch:
@@ -104,24 +106,26 @@ def _launch(
 ) -> ReadyLaunch:
     """The launch of range_backward for `count` items, `heads` key heads of each side by side. by_key, order: of a
     residue class."""
-    tile = hopper_launch.BackwardTile(call.query_shape[3], deterministic)
+    of_class = hopper_launch.of_classes(call, dilation)
+    more = *of_class.scalars, items, np.int32(heads), parts, *by_key, *order, np.float32(call.softcap)
+    kernel = _kernels(call, deterministic, dilation).get_function("range_backward")
+    return launch_by_columns(kernel, call, count, heads, (*more, np.int32(dilation)), dilation)
+
+
+def launch_by_columns(
+    kernel: Kernel, call: Call, count: int, heads: int, more: tuple[object, ...], dilation: int = 1
+) -> ReadyLaunch:
+    """The launch of a kernel of backward_blocks.cuh for `count` items, of a residue class `heads` key heads side
+    by side. more: what it takes behind the tensors of `hopper_launch.ReadyBackward`."""
+    tile = hopper_launch.BackwardTile(call.query_shape[3])
     of_queries = hopper_launch.map_as(call.query_shape, tile.rows, dilation)
     of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS, dilation)
-    of_class = hopper_launch.of_classes(call, dilation)
-    batch, kv_heads, *_ = of_class.key_shape
+    batch, kv_heads, *_ = call.key_shape
     return ReadyLaunch(
-        _kernels(call, deterministic, dilation).get_function("range_backward"),
-        (count * heads, kv_heads // heads, batch),
+        kernel,
+        (count * heads, kv_heads // heads, batch * dilation),
         (THREADS,),
-        (
-            *(*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,)),
-            *of_class.scalars,
-            *(items, np.int32(heads), parts),
-            *by_key,
-            *order,
-            np.float32(call.softcap),
-            np.int32(dilation),
-        ),
+        (*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,), *more),
         tile.shared_bytes,
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import LAID_OUT, RawModule, ReadyLaunch
-from course_utils.operators import hopper_launch, sparse_hopper, sparse_hopper_lists
+from course_utils.operators import hopper_launch, sparse_hopper, sparse_hopper_lists, sparse_hopper_lists_backward
 from course_utils.operators.attention import MOST_COLUMNS, Backward, Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
@@ -252,7 +252,8 @@ def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, .
 
 
 class ListMask(NamedTuple):
-    """Launches of block_sparse.cu, on a Hopper GPU also of block_sparse_hopper.cu, and block_sparse_backward.cu."""
+    """Launches of block_sparse.cu, on a Hopper GPU also of block_sparse_hopper.cu, and block_sparse_backward.cu; there
+    `backward_of` takes block_sparse_backward_hopper.cu in its place where it can."""
 
     lists: BlockLists
 
@@ -274,7 +275,7 @@ class ListMask(NamedTuple):
 
     def _on_hopper(self, call: Call) -> Forward:
         """By block_sparse_hopper.cu."""
-        found = sparse_hopper_lists.tile_lists(self.lists, math.prod(call.query_shape[:2]))
+        found = sparse_hopper_lists.pair_lists(self.lists, math.prod(call.query_shape[:2]))
         attend = sparse_hopper_lists.forward(call, self.lists, found)
         return self._with_merge(attend, call, found.work, hopper_launch.ROWS)
 
@@ -367,6 +368,8 @@ def backward_of(mask: Mask, call: Call, deterministic: bool) -> Backward:
             return hopper_launch.ready_backward(mask.of_blocks(call), False, deterministic)
         if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and takes_ranges(call, mask.ranges)):
             return ready_range_backward(call, mask[0], deterministic=deterministic)
+        if isinstance(mask, ListMask) and not deterministic and sparse_hopper_lists.takes_lists(call, mask.lists):
+            return sparse_hopper_lists_backward.ready_list_backward(call, mask.lists)
     if deterministic:
         return TwoPasses(row_delta(call), mask.dk_dv(call, adds_dq=False), mask.dq(call))
     return ready_backward(call, mask.dk_dv(call, adds_dq=True))
@@ -454,6 +457,7 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     if takes_wgmma(device):
         options += [("range_hopper", of_file) for of_file in sparse_hopper.forward_options()]
         options.append(("block_sparse_hopper", sparse_hopper_lists.OPTIONS))
+        options.append(("block_sparse_backward_hopper", sparse_hopper_lists_backward.OPTIONS))
         options += [
             ("range_backward_hopper", hopper_launch.BackwardTile(head_dim, dilated=dilated).options)
             for head_dim in HEAD_DIMS

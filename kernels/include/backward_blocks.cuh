@@ -57,7 +57,7 @@ struct KeyGradients { Output dK, dV; };   // of a consumer's keys; dK not yet ti
 // A block's keys from j0 on, and the tiles of queries that it meets, one after the other: of each of the
 // `group` query heads that share the key head, `head` and those behind it, `each` tiles from tile `first` on.
 // `tiles`: how many a head has. Dilated, a box begins at the class's panel, and with classes as batches of their own
-// `more` heads come before.
+// `more` heads come before. What takes AnyWalk also takes a struct that has these functions for other tiles.
 struct Walk {
     int j0, head, group, first, each, tiles, panel = 0, more = 0;
 
@@ -75,14 +75,16 @@ struct Walk {
 // multiple of 128 keys leave nothing to skip.
 struct SkippedTiles {
     bool first, last;
+    int begin, end;   // first and last are of the tiles `begin` to `end` − 1; those outside go by, too
 
     template <class Sees>
-    __device__ SkippedTiles(const Walk& walk, Sees sees) {
+    __device__ SkippedTiles(const Walk& walk, Sees sees) : begin(0), end(walk.steps()) {
         constexpr bool may_skip = B_R < B_C;
         const int steps = walk.steps();
         first = may_skip && steps > 1 && !sees(walk.tile_of(0) * B_R);
         last = may_skip && steps > 1 + first && !sees(walk.tile_of(steps - 1) * B_R);
     }
+    __device__ SkippedTiles(int begin, int end) : first(false), last(false), begin(begin), end(end) {}
 };
 
 // All threads begin so.
@@ -100,9 +102,10 @@ __device__ inline void initialize(Shared& shared) {
 }
 
 // One thread of the producer asks for tiles.
+template <class AnyWalk>
 __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& dO,
                                const TensorMap& K, const TensorMap& V, const Statistics* statistics,
-                               const Walk& walk) {
+                               const AnyWalk& walk) {
     if (walk.steps() == 0) return;
     arrive_expecting(&shared.gate_K.full, sizeof(shared.K));
     for (int w = 0; w < CONSUMERS; w++)
@@ -129,8 +132,8 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
 
 // One thread is the adder of consumer w: dQ_sum += its piece of dQ, tile by tile. If blocks take turns, turn(n) of
 // them add to the walk's tile n before this one does, and end a turn for each piece.
-template <class Turn>
-__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const Walk& walk, int w, Turn turn) {
+template <class AnyWalk, class Turn>
+__device__ inline void add_dQ(Shared& shared, float* dQ_sum, int* turns, const AnyWalk& walk, int w, Turn turn) {
     Gate& gate = shared.gate_dQ[w];
     #pragma unroll 1   // as above
     for (int n = 0; n < walk.steps(); n++) {
@@ -294,27 +297,35 @@ __device__ __forceinline__ void add_last_dQ(Shared& shared, int n, int w) {
     hand_over(shared, dQ, n, w);
 }
 
+// The same, and adds the tile to dQ at once: for a consumer that has no other tile to compute meanwhile.
+__device__ inline void skip_whole_tile(Shared& shared, int n, int w) {
+    skip_tile(shared, n, w);
+    add_last_dQ(shared, n, w);
+}
+
 // Consumer w meets the tiles of the walk, one or more, but for the skipped ones. ptxas lets no product run across the
 // end of a loop's body, so the body begins in the middle of a tile, where none runs.
-template <class Hide>
+template <class AnyWalk, class Hide>
 __device__ __forceinline__ void
-meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, const SkippedTiles& skipped, int w, float scale,
+meet_tiles(KeyGradients& keys, Shared& shared, const AnyWalk& walk, const SkippedTiles& skipped, int w, float scale,
            Hide hide, const ModelSoftmax& softmax = {}) {
-    const int first = skipped.first, last = walk.steps() - 1 - skipped.last;
+    const int begin = skipped.begin, first = begin + skipped.first;
+    const int end = skipped.end, last = end - 1 - skipped.last;
     KeysByQueries St;
     Factors factors;
     wait_for_keys(shared);
-    if (skipped.first) skip_tile(shared, 0, w);
+    for (int n = 0; n < begin; n++) skip_whole_tile(shared, n, w);
+    if (skipped.first) skip_tile(shared, begin, w);
     start_tile(St, shared, first, w);
     meet_tile(factors, St, shared, first, w, scale, hide, softmax);
-    if (last == 0) {
-        add_tile<true, true>(keys, factors, St, shared, 0, w);
+    if (last == begin) {
+        add_tile<true, true>(keys, factors, St, shared, begin, w);
     } else {
         if (!skipped.first) {   // no tile before it adds to dQ
-            add_tile<true, false>(keys, factors, St, shared, 0, w);
-            meet_tile(factors, St, shared, 1, w, scale, hide, softmax);
+            add_tile<true, false>(keys, factors, St, shared, begin, w);
+            meet_tile(factors, St, shared, begin + 1, w, scale, hide, softmax);
         }
-        for (int n = 2; n <= last; n++) {
+        for (int n = begin + 2; n <= last; n++) {
             add_tile<false, false>(keys, factors, St, shared, n - 1, w);
             meet_tile(factors, St, shared, n, w, scale, hide, softmax);
         }
@@ -323,6 +334,7 @@ meet_tiles(KeyGradients& keys, Shared& shared, const Walk& walk, const SkippedTi
     if (skipped.last) skip_tile(shared, last + 1, w);
     add_last_dQ(shared, last, w);
     if (skipped.last) add_last_dQ(shared, last + 1, w);
+    for (int n = end; n < walk.steps(); n++) skip_whole_tile(shared, n, w);
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
 }
 

@@ -1,6 +1,7 @@
 """block_sparse_hopper.cu and its lists: what a Hopper GPU takes for block lists, which the emulator runs here as
 well."""
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from zlib import crc32
@@ -19,50 +20,25 @@ from course_utils.operators.sparse_hopper_lists import (
     HEAD_DIM,
     UNSEEN,
     WHOLE,
-    tile_lists,
+    pair_lists,
 )
 from course_utils.operators.tensor_core import DTYPES
 from course_utils.patterns import BlockLists
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 from tests.helpers import tensors
+from tests.helpers.list_patterns import PATTERNS
 
 pytestmark = pytest.mark.usefixtures("by_hopper_kernels")
 HALF = torch.float16
 random = partial(tensors.random, dtype=HALF)
-
-
-def strewn(b, h, i, j):
-    return (7 * i + 3 * j) % 11 < 2
-
-
-def far_apart(b, h, i, j):
-    """The second 64 rows see the first tile and one far behind, the first ones all between."""
-    return ((i // 64) % 2 == 0) | (j < 5) | (j >= 64 * 8)
-
-
-def every_second(b, h, i, j):
-    return (i // 64) % 2 == 0
-
-
-PATTERNS = {
-    "BigBird": lambda: patterns.bigbird(block=64, global_blocks=1, window_blocks=1, random_blocks=2, seed=5),
-    "BigBird, blocks of 16": lambda: patterns.bigbird(block=16, global_blocks=1, seed=5),
-    "global tokens": lambda: patterns.global_tokens([0, 70]),
-    "strewn": lambda: patterns.from_mask_mod(strewn),
-    "far apart": lambda: patterns.from_mask_mod(far_apart),
-    "every second 64 rows": lambda: patterns.from_mask_mod(every_second),
-    "full": patterns.full,
-    "causal": patterns.causal,
-    "window": lambda: patterns.sliding_window(20),
-}
 LENGTHS = ((1, 1), (65, 65), (128, 128), (300, 300), (130, 270), (270, 130), (200, 3), (1, 200))
 
 
 @pytest.fixture
 def short_parts(monkeypatch):
-    """Lists are cut where they are longer than two tiles and than most."""
-    monkeypatch.setattr(sparse_hopper_lists, "SHORTEST_PART", 2)
+    """Lists are cut where they are longer than a pair of tiles and than most."""
+    monkeypatch.setattr(sparse_hopper_lists, "SHORTEST_PART", 1)
 
 
 def check(name, lengths, n=0, *, block=64, device="cpu", dtype=HALF, gradients=False, **change):
@@ -156,18 +132,16 @@ def test_the_sanitizer_finds_nothing_where_lists_are_whole():
 MORE = pytest.mark.exhaustive("the first few of these mistakes show that the sanitizer can see such")
 RACES = [
     (
-        "wait_for_product<0>(S);\n            give_back(shared.gate_K[buffer]);",
-        "give_back(shared.gate_K[buffer]);\n            wait_for_product<0>(S);",
+        "wait_for_product<0>(S);\n            give_back(shared.gates[k]);",
+        "give_back(shared.gates[k]);\n            wait_for_product<0>(S);",
     ),
-    ("            wait_for(&shared.gate_K[buffer].empty, parity ^ 1);   // nobody needs tiles[buffer] any more\n", ""),
     ("            if (threadIdx.x % 128 == 0) wait_for_stores();\n            give_back", "            give_back"),
     ("    if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long\n", ""),
     (
-        "wait_for_product<0>(O);\n            give_back(shared.gate_V[buffer]);",
-        "give_back(shared.gate_V[buffer]);\n            wait_for_product<0>(O);",
+        "wait_for_product<0>(O);\n            give_back(shared.gates[v]);",
+        "give_back(shared.gates[v]);\n            wait_for_product<0>(O);",
     ),
     ("    write_tile(shared.O[w], O);\n    publish_tile();\n", "    write_tile(shared.O[w], O);\n"),
-    ("                __syncwarp();   // all lanes have read the bits\n", ""),
 ]
 
 
@@ -213,33 +187,60 @@ def test_lists_without_an_entry(device):
 def test_the_lists_say_the_mask(name, block):
     """Tile by tile, as the kernel reads them."""
     lists = PATTERNS[name]().block_lists(700, 800, block=block)
-    found = tile_lists(lists, 1)
+    found = pair_lists(lists, 1)
     mask, words = torch.zeros(11 * 64, 13 * 64, dtype=torch.bool), lists.bits.flatten()
-    met = torch.zeros(len(found.tiles), dtype=torch.int32)
+    met = torch.zeros(len(found.pairs), dtype=torch.int32)
     for of_block, first, end, _ in found.work.items.tolist():
         met[first:end] += 1
-        for tile, *bits in found.tiles[first:end].tolist():
-            assert max(bits[:CONSUMERS]) > UNSEEN
-            for w, at in enumerate(bits[:CONSUMERS]):
+        for tiles, *of_consumers in found.pairs[first:end].tolist():
+            for w, half in itertools.product(range(CONSUMERS), range(2)):
+                at = of_consumers[w][half]
                 if at == UNSEEN:
                     continue
                 rows = torch.arange(64)[:, None] * (block // 32) + torch.arange(64) // 32
                 seen = torch.ones(64, 64, dtype=torch.bool)
                 if at != WHOLE:
                     seen = (words[at + rows] >> torch.arange(64) % 32 & 1).bool()
-                i0, j0 = (of_block * CONSUMERS + w) * 64, tile * 64
+                i0, j0 = (of_block * CONSUMERS + w) * 64, tiles[half] * 64
                 assert not mask[i0 : i0 + 64, j0 : j0 + 64].any()
                 mask[i0 : i0 + 64, j0 : j0 + 64] = seen
     assert torch.equal(mask[:700, :800], lists.mask()) and (met == 1).all()
 
 
+def who_sees(of_consumers):
+    """Of each half of a pair, the consumers that see it."""
+    return [{w for w in range(CONSUMERS) if of_consumers[w][half] != UNSEEN} for half in range(2)]
+
+
+@pytest.mark.parametrize("name", ["BigBird", "strewn", "far apart", "window"])
+def test_pairs_are_of_tiles_that_the_same_consumers_see(name):
+    """But for the last few of a block: at most one tile of each of the three kinds has no other left."""
+    found = pair_lists(PATTERNS[name]().block_lists(1500, 1600), 1)
+    for _, first, end, _ in found.work.items.tolist():
+        pairs = found.pairs[first:end].tolist()
+        seen = [who_sees(of_consumers) for _, *of_consumers in pairs]
+        is_mixed = [one != other for one, other in seen]
+        assert is_mixed == sorted(is_mixed) and sum(is_mixed) <= 2
+        assert all(one for one, _ in seen) and all(other for _, other in seen[:-1])
+        assert all(tiles[1] == 25 for (tiles, *_), (_, other) in zip(pairs, seen, strict=True) if not other)  # no key
+
+
+def test_consumers_see_pairs_in_turn():
+    """As long as each has such that the other does not see."""
+    found = pair_lists(PATTERNS["every second 64 rows"]().block_lists(300, 300), 1)
+    assert all(who_sees(of_consumers)[0] == {0} for _, *of_consumers in found.pairs.tolist())
+    pattern = patterns.from_mask_mod(lambda b, h, i, j: i // 64 % 2 == j // 64 // 8 % 2)
+    pairs = pair_lists(pattern.block_lists(128, 1024), 1).pairs.tolist()
+    assert [who_sees(of_consumers) for _, *of_consumers in pairs] == 4 * [2 * [{0}], 2 * [{1}]]
+
+
 def test_long_lists_are_cut_and_the_longest_items_come_last():
     lists = (patterns.bigbird() | patterns.global_tokens([5000])).block_lists(20_000)
-    tiles, work = tile_lists(lists, 4)
+    pairs, work = pair_lists(lists, 4)
     block, starts, ends, parts = work.items.long().T
     counts = ends - starts
-    assert counts.diff().ge(0).all() and int(counts.sum()) == len(tiles)
-    assert counts.max() <= len(tiles) * 4 / sparse_hopper_lists.MULTIPROCESSORS / 2
+    assert counts.diff().ge(0).all() and int(counts.sum()) == len(pairs)
+    assert counts.max() <= len(pairs) * 4 / sparse_hopper_lists.MULTIPROCESSORS / 2
     pieces = work.parts // 2
     assert sorted(parts[parts >= 0].tolist()) == list(range(pieces)) and pieces > 2
     for row, first, end, _ in work.split_rows.tolist():
@@ -249,18 +250,18 @@ def test_long_lists_are_cut_and_the_longest_items_come_last():
 
 @pytest.mark.parametrize("length", [1 << 13, 1 << 17])
 def test_rows_of_about_the_same_length_stay_whole(length):
-    assert tile_lists(patterns.sliding_window(4096).block_lists(length), 16).work.parts == 0
+    assert pair_lists(patterns.sliding_window(4096).block_lists(length), 16).work.parts == 0
 
 
 def tiles_of_rows(lists):
     """(row of 64 queries, tile of 64 keys, whether it is WHOLE) of all that the kernel computes."""
-    tiles, work = tile_lists(lists, 1)
+    pairs, work = pair_lists(lists, 1)
     return {
-        (of_block * CONSUMERS + w, tile[0], tile[1 + w] == WHOLE)
+        (of_block * CONSUMERS + w, tiles[half], of_consumers[w][half] == WHOLE)
         for of_block, first, end, _ in work.items.tolist()
-        for tile in tiles[first:end].tolist()
-        for w in range(CONSUMERS)
-        if tile[1 + w] != UNSEEN
+        for tiles, *of_consumers in pairs[first:end].tolist()
+        for w, half in itertools.product(range(CONSUMERS), range(2))
+        if of_consumers[w][half] != UNSEEN
     }
 
 
@@ -315,12 +316,15 @@ def test_shared_memory_is_what_the_kernel_lays_out_and_nothing_spills_or_waits(b
 @pytest.mark.parametrize(
     ("right", "wrong", "name", "lengths"),
     [
-        ("if (bits != WHOLE) mask(S, seen);", "", "strewn", (130, 150)),
-        ("row * stride", "row * 2", "strewn, 128", (130, 150)),
-        ("(n % 4 * 8 + e)", "(n % 4 * 8)", "strewn", (130, 150)),
-        ("words[r].y >>", "words[r].x >>", "strewn", (130, 150)),
-        (".bits[w];", ".bits[0];", "BigBird", (300, 300)),
-        ("give_back(shared.gate_V[buffer]);\n                continue", "continue", "far apart", (640, 640)),
+        ("if (!is_whole) mask(S, seen);", "", "strewn", (130, 150)),
+        ("% 32 / 4) * stride", "% 32 / 4) * 2", "strewn, 128", (130, 150)),
+        ("e / 2 * 8 + e % 2) & 1", "e / 2 * 8) & 1", "strewn", (130, 150)),
+        ("? words.y :", "? words.x :", "strewn", (130, 150)),
+        ("seen.words[n / 8][r]", "seen.words[0][r]", "strewn", (130, 150)),
+        ("bits == WHOLE ? ~0u : 0", "~0u", "far apart", (640, 640)),
+        ("+ 1 + w);", "+ 1);", "BigBird", (300, 300)),
+        ("tiles.y * KEYS", "(tiles.x + 1) * KEYS", "BigBird", (300, 300)),
+        ("give_back(shared.gates[v]);\n                continue", "continue", "far apart", (640, 640)),
         ("give_back_last();   // if the consumer has seen no tile", "", "causal", (300, 100)),
         (
             "item_place(int round) { return {round % 2, round / 2 % 2}",
