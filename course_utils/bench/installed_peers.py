@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from course_utils.bench.by_hand import sequence_ends
@@ -73,11 +74,45 @@ def flash_4_packed(
     query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], *, is_causal: bool = False
 ) -> Function:
     """flash-attn-4 on sequences of these lengths, one after the other in a batch of one."""
-    attend = load(FLASH_4).flash_attn_varlen_func
+    attend = _flash_4_packed(lengths, str(query.device), is_causal)
     inputs = [tensor[0] for tensor in _rows_first(query, key, value)]
-    ends, longest = sequence_ends(lengths, str(query.device)), max(lengths)
-    sizes = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
-    return lambda: attend(*inputs, **sizes, causal=is_causal)[0].transpose(0, 1)[None]
+    return lambda: attend(*inputs).transpose(0, 1)[None]
+
+
+def flash_4_packed_backward(
+    query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor, lengths: Sequence[int], *, is_causal: bool = False
+) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward pass alone of `flash_4_packed`: dq, dk, dv."""
+    tensors = [tensor[0] for tensor in _rows_first(query, key, value, grad_output)]
+    run = backward_pass(_flash_4_packed(lengths, str(query.device), is_causal), *tensors)
+    return lambda: tuple(found.transpose(0, 1)[None] for found in run())
+
+
+def flash_4_dilated(query: Tensor, key: Tensor, value: Tensor, window: int, dilation: int) -> Function:
+    """flash-attn-4's causal window in each class of every `dilation`-th position of a batch of one, on a strided view.
+
+    Its public function has no way to say where the output goes, and would leave it sorted by class; the function below
+    it, which FlexAttention calls, has one.
+    """
+    attend, rows = load(FLASH_4).interface._flash_attn_fwd, _rows_first(query, key, value)
+    inputs = [_classes(tensor, dilation) for tensor in rows]
+    options = {"causal": True, "window_size_left": window - 1, "window_size_right": 0}
+
+    def call() -> Tensor:
+        out = torch.empty_like(rows[0])
+        attend(*inputs, **options, out=_classes(out, dilation))
+        return out.transpose(1, 2)
+
+    return call
+
+
+def flash_4_dilated_backward(
+    query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor, window: int, dilation: int
+) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward pass alone of the same: dq, dk, dv, which have the strides of its inputs."""
+    views = [_classes(tensor, dilation) for tensor in _rows_first(query, key, value, grad_output)]
+    run = backward_pass(_flash_4(is_causal=True, window=window), *views)
+    return lambda: tuple(found.transpose(0, 1).flatten(0, 1).transpose(0, 1)[None] for found in run())
 
 
 def flash_mla(query: Tensor, latent: Tensor, indices: Tensor, *, scale: float, value_dim: int) -> Function:
@@ -96,6 +131,18 @@ def _flash_4(is_causal: bool, window: int | None = None, softcap: float | None =
         return attend(query, key, value, causal=is_causal, window_size=ends, **options)[0]
 
     return call
+
+
+def _flash_4_packed(lengths: Sequence[int], device: str, is_causal: bool) -> Callable[..., Tensor]:
+    """flash-attn-4 on sequences of these lengths, `[tokens, H, d]`."""
+    attend, ends, longest = load(FLASH_4).flash_attn_varlen_func, sequence_ends(lengths, device), max(lengths)
+    sizes = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
+    return lambda *inputs: attend(*inputs, **sizes, causal=is_causal)[0]
+
+
+def _classes(rows: Tensor, dilation: int) -> Tensor:
+    """A view of `[1, L, H, d]` as `[dilation, L / dilation, H, d]`: a batch of the classes of every dilation-th row."""
+    return rows[0].unflatten(0, (-1, dilation)).transpose(0, 1)
 
 
 def _rows_first(*tensors: Tensor) -> list[Tensor]:
