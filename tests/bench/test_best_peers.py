@@ -54,12 +54,6 @@ def flash_attn_func(query, key, value, *, causal, window_size):
     return scaled_dot_product_attention(*inputs, attn_mask=keep).transpose(1, 2), None
 
 
-def flash_attn_fwd(query, key, value, *, causal, window_size_left, window_size_right, out):
-    """The function below it, which says where the output goes."""
-    window = window_size_left, window_size_right
-    out.copy_(flash_attn_func(query, key, value, causal=causal, window_size=window)[0])
-
-
 def flash_attn_varlen_func(query, key, value, *, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal):
     """The same on `[tokens, H, d]`, sequence by sequence."""
     assert torch.equal(cu_seqlens_q, cu_seqlens_k) and cu_seqlens_q.dtype == torch.int32
@@ -82,9 +76,7 @@ def played(monkeypatch):
     """The packages, played by plain torch."""
     modules = {
         installed_peers.FLASH_4: SimpleNamespace(
-            flash_attn_func=flash_attn_func,
-            flash_attn_varlen_func=flash_attn_varlen_func,
-            interface=SimpleNamespace(_flash_attn_fwd=flash_attn_fwd),
+            flash_attn_func=flash_attn_func, flash_attn_varlen_func=flash_attn_varlen_func
         ),
         installed_peers.FLASH_MLA: SimpleNamespace(flash_mla_sparse_fwd=flash_mla_sparse_fwd),
     }
