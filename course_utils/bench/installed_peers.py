@@ -73,11 +73,37 @@ def flash_4_packed(
     query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int], *, is_causal: bool = False
 ) -> Function:
     """flash-attn-4 on sequences of these lengths, one after the other in a batch of one."""
-    attend = load(FLASH_4).flash_attn_varlen_func
+    attend = _flash_4_packed(lengths, str(query.device), is_causal)
     inputs = [tensor[0] for tensor in _rows_first(query, key, value)]
-    ends, longest = sequence_ends(lengths, str(query.device)), max(lengths)
-    sizes = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
-    return lambda: attend(*inputs, **sizes, causal=is_causal)[0].transpose(0, 1)[None]
+    return lambda: attend(*inputs).transpose(0, 1)[None]
+
+
+def flash_4_packed_backward(
+    query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor, lengths: Sequence[int], *, is_causal: bool = False
+) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward pass alone of `flash_4_packed`: dq, dk, dv."""
+    tensors = [tensor[0] for tensor in _rows_first(query, key, value, grad_output)]
+    run = backward_pass(_flash_4_packed(lengths, str(query.device), is_causal), *tensors)
+    return lambda: tuple(found.transpose(0, 1)[None] for found in run())
+
+
+def flash_4_dilated(query: Tensor, key: Tensor, value: Tensor, window: int, dilation: int) -> Function:
+    """flash-attn-4's causal window in each class of every `dilation`-th position of a batch of one, on a strided view.
+
+    Its output is sorted by class, and stays so, `[1, H, L / dilation, dilation, d]` as a view: a copy would be timed.
+    """
+    attend = _flash_4(is_causal=True, window=window)
+    inputs = [_classes(tensor, dilation) for tensor in _rows_first(query, key, value)]
+    return lambda: attend(*inputs).permute(2, 1, 0, 3)[None]
+
+
+def flash_4_dilated_backward(
+    query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor, window: int, dilation: int
+) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward pass alone of the same: dq, dk, dv, which have the strides of its inputs."""
+    views = [_classes(tensor, dilation) for tensor in _rows_first(query, key, value, grad_output)]
+    run = backward_pass(_flash_4(is_causal=True, window=window), *views)
+    return lambda: tuple(found.transpose(0, 1).flatten(0, 1).transpose(0, 1)[None] for found in run())
 
 
 def flash_mla(query: Tensor, latent: Tensor, indices: Tensor, *, scale: float, value_dim: int) -> Function:
@@ -96,6 +122,18 @@ def _flash_4(is_causal: bool, window: int | None = None, softcap: float | None =
         return attend(query, key, value, causal=is_causal, window_size=ends, **options)[0]
 
     return call
+
+
+def _flash_4_packed(lengths: Sequence[int], device: str, is_causal: bool) -> Callable[..., Tensor]:
+    """flash-attn-4 on sequences of these lengths, `[tokens, H, d]`."""
+    attend, ends, longest = load(FLASH_4).flash_attn_varlen_func, sequence_ends(lengths, device), max(lengths)
+    sizes = {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
+    return lambda *inputs: attend(*inputs, **sizes, causal=is_causal)[0]
+
+
+def _classes(rows: Tensor, dilation: int) -> Tensor:
+    """A view of `[1, L, H, d]` as `[dilation, L / dilation, H, d]`: a batch of the classes of every dilation-th row."""
+    return rows[0].unflatten(0, (-1, dilation)).transpose(0, 1)
 
 
 def _rows_first(*tensors: Tensor) -> list[Tensor]:

@@ -11,8 +11,10 @@ from course_utils.measured.measurement import Measurement
 RECORD = "best_peers"
 DENSE, DENSE_BACKWARD = "dense", "dense, backward"
 WINDOWS, WINDOWS_BACKWARD = "window", "window, backward"
-NARROW_WINDOWS = "window, d = 64"
+NARROW_WINDOWS, NARROW = "window, d = 64", "other patterns, d = 64"
 DOCUMENTS, BLOCKS, CORE = "documents", "equal blocks", "sparse MLA core"
+DILATED, OTHERS_BACKWARD = "dilated", "other patterns, backward"
+FLEX_BY_FLASH = "FlexAttention by flash-attn-4"  # has no pair where torch refuses it
 FLASH_4, FLASH_MLA, CUDNN_VIEW = "flash-attn-4", "FlashMLA", "cuDNN, a batch of blocks"
 PACKAGES = {FLASH_4: "flash-attn-4", FLASH_MLA: "sgl-flash-mla"}  # what pip installs; torch brings cuDNN
 

@@ -1,5 +1,6 @@
 """The course beside the best peers: each pair is of what it says, and only what is right is timed."""
 
+import functools
 import json
 import sys
 from dataclasses import asdict
@@ -8,11 +9,15 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from torch.nn.attention import SDPBackend
+from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils import measured, reference, timing
 from course_utils.bench import best_peers as bench
-from course_utils.bench import by_hand, installed_peers
+from course_utils.bench import by_hand, flex, installed_peers
+from course_utils.bench.best_peers import DILATED_WORK, DOCUMENTS_WORK, STREAMING_WORK
+from course_utils.bench.by_hand import TUNED_VIEW
+from course_utils.bench.flex import FLEX_128, FLEX_TUNED
 from course_utils.costs import DeepSeekDims
 from course_utils.measured.best_peers import (
     BLOCKS,
@@ -23,12 +28,15 @@ from course_utils.measured.best_peers import (
     DOCUMENTS,
     FLASH_4,
     FLASH_MLA,
+    FLEX_BY_FLASH,
     NARROW_WINDOWS,
     WINDOWS,
     WINDOWS_BACKWARD,
     Pair,
     pairs,
 )
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 
 SMALL = DeepSeekDims(
     n_heads=3, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=64, v_head_dim=32, index_n_heads=3
@@ -74,6 +82,11 @@ def played(monkeypatch):
     }
     monkeypatch.setattr(installed_peers, "load", modules.__getitem__)
     monkeypatch.setitem(by_hand.BLOCKS, CUDNN_VIEW, SDPBackend.MATH)
+    monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
+    monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # no tracing
+    monkeypatch.setattr(bench, "DILATED_SIZES", {"window": 5, "dilation": 8})
+    monkeypatch.setattr(bench, "STREAMING_SIZES", {"sinks": 4, "window": 24})
+    monkeypatch.setattr(bench, "ROWS", 100)
     torch.manual_seed(0)
     return modules
 
@@ -120,8 +133,49 @@ def test_patterns_are_timed_beside_the_peers_with_the_kernel_that_the_operator_c
     assert [row["work"] for row in narrow] == [f"window of {size}" for size in bench.WINDOW_SIZES]
     (packed,) = names(bench.documents_packed(**one, lengths=(1040,)))
     assert packed == ("documents of 512 to 3072, causal", 1040, "sparse_attention", "range", FLASH_4)
-    found = names(bench.blocks(**one, length=256, sizes=(128,)))
+    found = names(bench.blocks(**one, lengths=(256,), sizes=(128,)))
     assert found == [("blocks of 128", 256, "sparse_attention", "dense", peer) for peer in (CUDNN_VIEW, FLASH_4)]
+    found = names(bench.dilated(**one, lengths=(128,)))
+    assert found == [(DILATED_WORK, 128, "sparse_attention", "range", peer) for peer in (FLASH_4, TUNED_VIEW)]
+
+
+def test_every_other_pattern_is_timed_backwards_and_with_64_columns(timed, monkeypatch):
+    def attentions(pattern, length, _, names, device):
+        mask = pattern.mask(length, device=device)
+        return {name: functools.partial(scaled_dot_product_attention, attn_mask=mask) for name in names}
+
+    monkeypatch.setattr(flex, "attentions", attentions)  # FlexAttention has no backward pass on a CPU
+    one = {"device": "cpu", "heads": 1, "sizes": (128,)}
+    columns = [
+        (DOCUMENTS_WORK, "range", FLASH_4),
+        (DILATED_WORK, "range", FLASH_4),
+        ("blocks of 128", "dense", CUDNN_VIEW),
+        (STREAMING_WORK, "range", FLEX_128),
+    ]
+    found = names(bench.others_backward(**one, lengths=(256, 512), flex_lengths=(512,)))
+    right = [(work, n, "sparse_attention", kernel, peer) for n in (256, 512) for work, kernel, peer in columns]
+    assert found == [row for row in right if row[0] != STREAMING_WORK or row[1] == 512]
+    found = names(bench.narrow(**one, length=256))
+    works = DOCUMENTS_WORK, "blocks of 128", "blocks of 128", DILATED_WORK, STREAMING_WORK
+    assert [work for work, *_ in found] == list(works)
+    assert [peer for *_, peer in found] == [FLASH_4, CUDNN_VIEW, FLASH_4, FLASH_4, FLEX_TUNED]
+
+
+def test_flex_attention_by_flash_attention_is_left_out_where_it_is_refused_or_wrong(timed, monkeypatch, capsys):
+    def attend(*inputs, kernel_options, **options):
+        if wrong is None:
+            raise RuntimeError("no BACKEND = FLASH here")
+        return wrong * flex_attention(*inputs, **options)
+
+    monkeypatch.setattr(flex, "compiled", lambda: attend)
+    small, works = {"device": "cpu", "heads": 1, "length": 128, "window": 24}, ["window of 24", DOCUMENTS_WORK]
+    wrong = 1.0
+    assert [row["work"] for row in bench.flex_by_flash(**small)] == works
+    wrong = 1.1
+    assert bench.flex_by_flash(**small) == []
+    assert capsys.readouterr().out.count(f"{FLEX_BY_FLASH}, window of 24 is off by") == 1
+    wrong = None
+    assert bench.flex_by_flash(**small) == [] and "no BACKEND = FLASH here" in capsys.readouterr().out
 
 
 def test_the_core_is_timed_for_a_chunk_and_for_one_query(timed):
