@@ -71,6 +71,7 @@ BACKWARD_LENGTHS = (4096, 16384, 65536)
 DOCUMENTS_WORK = "documents of 512 to 3072, causal"
 DILATED_SIZES, DILATED_WORK = {"window": 512, "dilation": 8}, "window of 512, every 8th key"
 STREAMING_SIZES, STREAMING_WORK = {"sinks": 4, "window": 1024}, "4 sinks, window of 1024"
+BIGBIRD_WORK = "BigBird, blocks of 64"
 ROWS = 16384  # of queries whose scores are held at a time, in fp32, for gradients that are checked
 
 Gradients = Callable[[], tuple[Tensor, ...]]
@@ -242,13 +243,16 @@ def dilated(
 def narrow(
     *, device: str = "cuda", heads: int = HEADS, length: int = 16384, sizes: Sequence[int] = BLOCK_SIZES
 ) -> list[Row]:
-    """Documents, equal blocks, a dilated window, and sinks and a window, with 64 columns."""
+    """Documents, equal blocks, a dilated window, sinks and a window, and BigBird, with 64 columns."""
     of_64 = {"device": device, "heads": heads, "lengths": (length,), "head_dim": 64, "part": NARROW}
     rows = documents_packed(**of_64) + blocks(**of_64, sizes=sizes) + dilated(**of_64, with_flex=False)
-    inputs, pattern = random_inputs((1, heads, length, 64), device), patterns.streaming(**STREAMING_SIZES)
-    attentions = flex.attentions(pattern, length, length, (FLEX_TUNED,), device)
-    peers = flex.those_that_run(attentions, lambda attend: functools.partial(attend, *inputs), STREAMING_WORK)
-    return rows + _sparse(NARROW, STREAMING_WORK, inputs, pattern, peers)
+    inputs = random_inputs((1, heads, length, 64), device)
+    by_flex = {STREAMING_WORK: patterns.streaming(**STREAMING_SIZES), BIGBIRD_WORK: patterns.bigbird(64)}
+    for work, pattern in by_flex.items():
+        attentions = flex.attentions(pattern, length, length, (FLEX_TUNED,), device)
+        peers = flex.those_that_run(attentions, lambda attend: functools.partial(attend, *inputs), work)
+        rows += _sparse(NARROW, work, inputs, pattern, peers)
+    return rows
 
 
 def others_backward(

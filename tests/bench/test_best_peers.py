@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from course_utils import measured, reference, timing
 from course_utils.bench import best_peers as bench
 from course_utils.bench import by_hand, flex, installed_peers
-from course_utils.bench.best_peers import DILATED_WORK, DOCUMENTS_WORK, STREAMING_WORK
+from course_utils.bench.best_peers import BIGBIRD_WORK, DILATED_WORK, DOCUMENTS_WORK, STREAMING_WORK
 from course_utils.bench.by_hand import TUNED_VIEW
 from course_utils.bench.flex import FLEX_128, FLEX_TUNED
 from course_utils.costs import DeepSeekDims
@@ -156,9 +156,9 @@ def test_every_other_pattern_is_timed_backwards_and_with_64_columns(timed, monke
     right = [(work, n, "sparse_attention", kernel, peer) for n in (256, 512) for work, kernel, peer in columns]
     assert found == [row for row in right if row[0] != STREAMING_WORK or row[1] == 512]
     found = names(bench.narrow(**one, length=256))
-    works = DOCUMENTS_WORK, "blocks of 128", "blocks of 128", DILATED_WORK, STREAMING_WORK
+    works = DOCUMENTS_WORK, "blocks of 128", "blocks of 128", DILATED_WORK, STREAMING_WORK, BIGBIRD_WORK
     assert [work for work, *_ in found] == list(works)
-    assert [peer for *_, peer in found] == [FLASH_4, CUDNN_VIEW, FLASH_4, FLASH_4, FLEX_TUNED]
+    assert [peer for *_, peer in found] == [FLASH_4, CUDNN_VIEW, FLASH_4, FLASH_4, FLEX_TUNED, FLEX_TUNED]
 
 
 def test_flex_attention_by_flash_attention_is_left_out_where_it_is_refused_or_wrong(timed, monkeypatch, capsys):
