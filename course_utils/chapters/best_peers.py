@@ -13,7 +13,9 @@ from course_utils.measured.best_peers import (
     CORE,
     DENSE,
     DENSE_BACKWARD,
+    DILATED,
     DOCUMENTS,
+    OTHERS_BACKWARD,
     PACKAGES,
     RECORD,
     WINDOWS,
@@ -34,9 +36,11 @@ KINDS = {
     "attention to chosen latents": (CORE,),
 }
 
+_BACKWARD = DENSE_BACKWARD, WINDOWS_BACKWARD, OTHERS_BACKWARD
+_SPARSE = WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS, DILATED, OTHERS_BACKWARD
 _SHAPES = {
     **dict.fromkeys((DENSE, DENSE_BACKWARD), f"B · L = {TOKENS}, H · d = {WIDTH}, fp16"),
-    **dict.fromkeys((WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS), f"B = 1, H = {HEADS}, d = {HEAD_DIM}, fp16"),
+    **dict.fromkeys(_SPARSE, f"B = 1, H = {HEADS}, d = {HEAD_DIM}, fp16"),
     CORE: f"H = {V3_2.n_heads}, k = {TOP_K}, bf16",
 }
 
@@ -55,6 +59,23 @@ def compare(*parts: str) -> None:
     rows = [{name: value for name, value in line.items() if name not in same} for line in table]
     words = [f"{name}: {figure(value)}" for name, value in same.items()]
     show.table(rows, "; ".join([*words, *shapes, caption(record)]), decimals=DECIMALS)
+
+
+def sparse_by_length() -> None:
+    """Shows the speeds under sparse patterns, a line for each pattern, pass and peer, a column for each length."""
+    record = measured.load(RECORD)
+    found = sorted(pairs(record, _SPARSE), key=lambda pair: pair.part in _BACKWARD)
+    lengths = sorted({pair.length for pair in found})
+    lines: dict[tuple[str, str, str], dict[int, float]] = {}
+    for pair in found:
+        which = "backward" if pair.part in _BACKWARD else "forward"
+        lines.setdefault((which, pair.work, pair.peer), {})[pair.length] = pair.speed
+    table = [
+        {"pass": which, "pattern": work, "peer": peer}
+        | {f"{length // 1024} K": f"{of[length]:.2f}" if length in of else "" for length in lengths}
+        for (which, work, peer), of in lines.items()
+    ]
+    show.table(table, f"{FASTER}, by tokens; {_SHAPES[WINDOWS]}; {caption(record)}")
 
 
 def by_kind() -> None:
@@ -86,6 +107,6 @@ def _same(table: Sequence[Row]) -> Row:
 
 
 def _line(pair: Pair) -> Row:
-    work = f"backward, {pair.work}" if pair.part in (DENSE_BACKWARD, WINDOWS_BACKWARD) else pair.work
+    work = f"backward, {pair.work}" if pair.part in _BACKWARD else pair.work
     line: Row = {"work": work, "keys": pair.length, "our kernel": pair.kernel or pair.ours, "our ms": pair.our_ms}
     return line | {"peer": pair.peer, "its ms": pair.peer_ms, FASTER: pair.speed}

@@ -1,6 +1,6 @@
 """Tables of the record of best peers, which is made by hand here."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -12,9 +12,11 @@ from course_utils.measured.best_peers import (
     CUDNN_VIEW,
     DENSE,
     DENSE_BACKWARD,
+    DILATED,
     DOCUMENTS,
     FLASH_4,
     FLASH_MLA,
+    OTHERS_BACKWARD,
     WINDOWS,
     WINDOWS_BACKWARD,
     Pair,
@@ -50,7 +52,7 @@ def record(monkeypatch):
 def tables(monkeypatch):
     """What cells show: rows and caption."""
     found = []
-    monkeypatch.setattr(show, "table", lambda rows, caption, decimals: found.append((rows, caption)))
+    monkeypatch.setattr(show, "table", lambda rows, caption, decimals=None: found.append((rows, caption)))
     return found
 
 
@@ -73,6 +75,23 @@ def test_a_chapter_shows_both_times_and_the_ratio_with_device_date_and_versions(
     ]
     assert all(list(row) == ["work", "our ms", "peer", "its ms", "our speed ÷ the peer's"] for row in rows)
     assert all(row["its ms"] / row["our ms"] == pytest.approx(row["our speed ÷ the peer's"]) for row in rows)
+
+
+def test_sparse_patterns_have_a_line_for_each_pass_and_peer_and_a_column_for_each_length(record, tables):
+    more = pair(DILATED, "dilated", FLASH_4, 2.0), pair(OTHERS_BACKWARD, "documents", FLASH_4, 3.0)
+    longer = replace(pair(BLOCKS, "blocks of 256", CUDNN_VIEW, 1.5), length=16384)
+    record.rows.extend(map(asdict, (*more, longer)))
+    shown.sparse_by_length()
+    ((rows, caption),) = tables
+    assert [list(row.values()) for row in rows] == [
+        ["forward", "window of 256", FLASH_4, "0.50", ""],
+        ["forward", "documents", FLASH_4, "4.00", ""],
+        ["forward", "blocks of 256", CUDNN_VIEW, "0.75", "1.50"],
+        ["forward", "dilated", FLASH_4, "2.00", ""],
+        ["backward", "window of 256", FLASH_4, "0.50", ""],
+        ["backward", "documents", FLASH_4, "3.00", ""],
+    ]
+    assert list(rows[0])[3:] == ["4 K", "16 K"] and "B = 1, H = 16, d = 128, fp16" in caption
 
 
 def test_a_table_of_one_line_has_all_of_it(record, tables):
