@@ -255,6 +255,7 @@ SANITIZER: dict[tuple[str, str], str] = {
 FALSE_ALARMS = dict.fromkeys(
     (
         "sparse hopper block_sparse_forward, d=128, hard",
+        "sparse hopper block_sparse_backward, d=128, hard",
         *(
             f"{kernel}, d={d}, hard{more}"
             for d in (64, 128)

@@ -16,7 +16,8 @@ After the first call with a pattern and its lengths, stops 5 and 6 are one look-
 
 NaN or infinity in a key that a row must not see, causal or by a pattern, leaves the row as it is. In the value of that
 key it makes the row NaN, as in PyTorch: its weight is 0, and 0 × NaN is NaN. So it does wherever the row's tile of
-keys holds it; tiles of which no row of a tile sees a key are skipped. `naive_attention` skips none. A row that does see
+keys holds it, which of block lists on a Hopper GPU can be a second one that other rows see; tiles of which no row of a
+tile sees a key are skipped. `naive_attention` skips none. A row that does see
 NaN is NaN; `flash_plain` and `flash_fa1_order` make it 0 where the NaN is in a key.
 
 To add an operator:

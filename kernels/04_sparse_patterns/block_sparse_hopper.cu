@@ -3,7 +3,8 @@
 // The consumers of a block have 64 queries each, and share the tiles of 64 keys that any of them sees. Two
 // tiles are met at a time, so that products are as large as those of range_hopper.cu; they need not be
 // neighbours. The host pairs tiles that the same consumers see, as far as it can. Each pair comes once: a
-// consumer that sees neither tile gives it back at once, and one that sees a single tile masks the other.
+// consumer that sees neither tile gives it back as soon as it is there, and one that sees a single tile masks
+// the other.
 // The list of a block's pairs says where each consumer's bits of a tile are, so the kernel need not know the
 // size of the blocks that the pattern is made of.
 //
@@ -12,8 +13,6 @@
 // K and V have the buffers of one ring in turn: shared memory has room for five, and two of K and two of V
 // would leave one of them empty.
 // Items are short, so the next item's Q comes while this item's is in use, and O takes its own Q's place.
-// Q in registers was 2 to 3 % faster, but is nothing to rely on: at D = 64, where Q and P have as many
-// registers, ptxas of CUDA 12.8 to 13.0 gives both the same ones, though Q is needed for the next tile.
 //
 // grid   (as many blocks as the GPU has multiprocessors, at most one for each item)
 // block  (128 · CONSUMERS + 128): CONSUMERS = 2, with 64 queries each, and a producer
@@ -31,7 +30,7 @@
 //        counter: one int, 0 before the first launch, and 0 again after each
 // shared 256·D·(CONSUMERS + BUFFERS) + 208 bytes, dynamic; BUFFERS = 5
 // limits scale > 0; D 128; every key of a whole tile exists; bits past L_k are 0; fewer than 2³¹ words of
-//        bits; stride a multiple of 2
+//        bits and numbers of pairs; stride a multiple of 2
 // options: -DD=128 -DBF16=0 | -DD=128 -DBF16=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 1; BigBird (2007.14062)

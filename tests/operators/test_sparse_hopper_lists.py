@@ -153,6 +153,13 @@ def test_the_sanitizer_sees_a_missing_wait(break_kernel, right, wrong):
     assert sanitized(FULL, heads=2).findings
 
 
+def test_a_consumer_that_does_not_wait_for_skipped_pairs_is_seen(break_kernel):
+    waits = "".join(f"                wait_until_full(shared.gates[{which}], {which}_parity);\n" for which in "kv")
+    break_kernel(BLOCK_SPARSE_FORWARD, waits, "")
+    with pytest.raises(KernelError, match="this phase takes only 0 more"):
+        check("far apart", (640, 640), batch=1, heads=1, kv_heads=1)
+
+
 def test_a_row_with_nan_stays_nan_and_the_others_do_not(device, short_parts):
     query, key, value = (random(1, 1, 400, HEAD_DIM, device=device, seed=seed) for seed in range(3))
     query[0, 0, [70, 200]] = torch.nan

@@ -1,6 +1,6 @@
 """Forty-five shapes of `sparse_attention`, forward and backward, under patterns of every kind that a Hopper GPU has a
 kernel for. It has none for lists of blocks with 64 columns, nor for the deterministic backward pass of lists: there the
-portable kernels run.
+portable kernels run. block_sparse_backward_hopper.cu is not here, as the order of its sums is one of chance.
 
 The gradients are those under `torch.use_deterministic_algorithms`. Before anything is launched, each shape's call is
 seen to choose the kernels that are named here.
