@@ -23,8 +23,9 @@ HEAD_DIM = 128  # the only one: with 64 columns block_sparse.cu was as fast as t
 OPTIONS = defines(D=HEAD_DIM)  # all but the dtype's
 CONSUMERS, BUFFERS = 2, 5
 THREADS = 128 * (CONSUMERS + 1)
-# Two places of Q and O for each consumer, the tiles of K and V, barriers, three items of work.
-SHARED_BYTES = 256 * HEAD_DIM * (CONSUMERS + BUFFERS) + 208
+# Two places of Q and O for each consumer, the tiles of K and V, barriers, three items of work, a float for each
+# consumer's thread.
+SHARED_BYTES = 256 * HEAD_DIM * (CONSUMERS + BUFFERS) + 1232
 KEYS = 64  # of a tile
 PANEL = 64  # columns of a box of K or V
 WHOLE, UNSEEN = -1, -2  # of a tile, in the place of its bits

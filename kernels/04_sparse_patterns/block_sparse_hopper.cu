@@ -9,7 +9,8 @@
 // size of the blocks that the pattern is made of.
 //
 // As consumers skip different pairs, they cannot take turns as in range_hopper.cu: each goes its own pace,
-// and one computes its softmax while the other multiplies. So a consumer does one thing after the other.
+// and one computes its softmax while the other multiplies. Beside the P V of a pair runs Q Kᵀ of the next that
+// the consumer sees, if at most one lies between.
 // K and V have the buffers of one ring in turn: shared memory has room for five, and two of K and two of V
 // would leave one of them empty.
 // Items are short, so the next item's Q comes while this item's is in use, and O takes its own Q's place.
@@ -28,12 +29,12 @@
 //        O_parts [CONSUMERS · parts, heads, 64, D], LSE_parts [CONSUMERS · parts, heads, 64], fp32: consumer
 //        w has part w · parts + part; merge_parts of block_sparse.cu merges them
 //        counter: one int, 0 before the first launch, and 0 again after each
-// shared 256·D·(CONSUMERS + BUFFERS) + 208 bytes, dynamic; BUFFERS = 5
+// shared 256·D·(CONSUMERS + BUFFERS) + 1232 bytes, dynamic; BUFFERS = 5
 // limits scale > 0; D 128; every key of a whole tile exists; bits past L_k are 0; fewer than 2³¹ words of
 //        bits and numbers of pairs; stride a multiple of 2
 // options: -DD=128 -DBF16=0 | -DD=128 -DBF16=1
 // arch: sm_90a only
-// paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 1; BigBird (2007.14062)
+// paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 2; BigBird (2007.14062)
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_R = 64 * CONSUMERS, KEYS = 64, B_C = 2 * KEYS, BUFFERS = 5;
 #include "consumers.cuh"
@@ -59,8 +60,9 @@ struct Shared {
     scalar_t tiles[BUFFERS][B_C * D];   // K and V of a pair, in turn
     Gate gate_Q[2][CONSUMERS], gates[BUFFERS];
     Work work[3];                       // of this round and the next two
+    float sink[CONSUMER_THREADS];       // see hold()
 };
-static_assert(sizeof(Shared) == 256 * D * (CONSUMERS + BUFFERS) + 208, "the header");
+static_assert(sizeof(Shared) == 256 * D * (CONSUMERS + BUFFERS) + 1232, "the header");
 
 __device__ inline Place item_place(int round) { return {round % 2, round / 2 % 2}; }
 
@@ -184,38 +186,67 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         };
         Rows rows;
         Output O = {};
-        int2 next;
-        if (work.first < work.end) next = bits_of(lists, work.first, w);
-        for (int n = work.first; n < work.end; n++, t++) {
-            const auto [k, k_parity] = place_of_K(t);
-            const auto [v, v_parity] = place_of_V(t);
-            const int2 bits = next;
-            next = bits_of(lists, min(n + 1, work.end - 1), w);
-            if (bits.x == UNSEEN && bits.y == UNSEEN) {
+        Scores S;
+        Weights P;
+        int n = work.first, last;   // last: number of the pair that has been met last, as t counts
+        int2 bits;                  // of pair n
+        auto go_on = [&] {
+            t++;
+            if (++n < work.end) bits = bits_of(lists, n, w);
+        };
+        // Lets the pairs before `end` go by that the consumer does not see; whether it then sees pair n.
+        auto seek = [&](int end) {
+            for (; n < min(end, work.end); go_on()) {
+                if (bits.x != UNSEEN || bits.y != UNSEEN) return true;
                 // They are waited for all the same. An mbarrier tells two phases in a row apart, and no more:
                 // after a skipped phase the wait for the next would end while the skipped one still runs.
+                const auto [k, k_parity] = place_of_K(t);
+                const auto [v, v_parity] = place_of_V(t);
                 wait_until_full(shared.gates[k], k_parity);
                 wait_until_full(shared.gates[v], v_parity);
                 __syncwarp();   // all lanes have waited
                 give_back(shared.gates[k]);
                 give_back(shared.gates[v]);
-                continue;
             }
+            return false;
+        };
+        // Meets pair n. The first has no P V yet to compute beside.
+        auto meet_pair = [&](bool is_first) {
+            const auto [k, k_parity] = place_of_K(t);
+            const auto [v, v_parity] = place_of_V(last);
             const bool is_whole = bits.x == WHOLE && bits.y == WHOLE;
-            Scores S;
-            Weights P;
             Seen seen;   // comes while S is computed
             if (!is_whole) seen = load_bits(lists, bits, problem.stride);
             wait_until_full(shared.gates[k], k_parity);
             start_scores(S, item.Q[w], shared.tiles[k]);
-            wait_for_product<0>(S);
+            if (is_first)
+                wait_for_product<0>(S);
+            else {
+                wait_until_full(shared.gates[v], v_parity);
+                start_output(O, P, shared.tiles[v]);
+                wait_for_product<1>(S);
+            }
             give_back(shared.gates[k]);
             give_back_last();
             if (!is_whole) mask(S, seen);
             raise_maximum(rows, S, problem.factor);
+            if (!is_first) {
+                hold(shared.sink[threadIdx.x], rows);
+                wait_for_product<0>(O);
+                give_back(shared.gates[v]);
+            }
             exponentials(S, rows, problem.factor);
-            rescale(O, rows);
+            rescale(O, rows);   // of a run's first pair too: of the run before
             pack_weights(P, S);
+            last = t;
+            go_on();
+        };
+        if (n < work.end) bits = bits_of(lists, n, w);
+        while (seek(work.end)) {
+            meet_pair(true);
+            // At most one pair may go by: the next K but one would wait for the place that the last V has.
+            while (seek(n + 2)) meet_pair(false);
+            const auto [v, v_parity] = place_of_V(last);
             wait_until_full(shared.gates[v], v_parity);
             start_output(O, P, shared.tiles[v]);
             wait_for_product<0>(O);

@@ -131,10 +131,7 @@ def test_the_sanitizer_finds_nothing_where_lists_are_whole():
 
 MORE = pytest.mark.exhaustive("the first few of these mistakes show that the sanitizer can see such")
 RACES = [
-    (
-        "wait_for_product<0>(S);\n            give_back(shared.gates[k]);",
-        "give_back(shared.gates[k]);\n            wait_for_product<0>(S);",
-    ),
+    ("wait_for_product<1>(S)", "wait_for_product<2>(S)"),
     ("            if (threadIdx.x % 128 == 0) wait_for_stores();\n            give_back", "            give_back"),
     ("    if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long\n", ""),
     (
@@ -331,7 +328,14 @@ def test_shared_memory_is_what_the_kernel_lays_out_and_nothing_spills_or_waits(b
         ("bits == WHOLE ? ~0u : 0", "~0u", "far apart", (640, 640)),
         ("+ 1 + w);", "+ 1);", "BigBird", (300, 300)),
         ("tiles.y * KEYS", "(tiles.x + 1) * KEYS", "BigBird", (300, 300)),
-        ("give_back(shared.gates[v]);\n                continue", "continue", "far apart", (640, 640)),
+        (
+            "give_back(shared.gates[v]);\n            }\n            return",
+            "}\n            return",
+            "far apart",
+            (640, 640),
+        ),
+        ("seek(n + 2)", "seek(n + 3)", "far apart", (640, 640)),
+        ("            rescale(O, rows);", "            if (!is_first) rescale(O, rows);", "far apart", (640, 640)),
         ("give_back_last();   // if the consumer has seen no tile", "", "causal", (300, 100)),
         (
             "item_place(int round) { return {round % 2, round / 2 % 2}",
