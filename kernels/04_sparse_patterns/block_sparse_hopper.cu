@@ -9,8 +9,8 @@
 // size of the blocks that the pattern is made of.
 //
 // As consumers skip different pairs, they cannot take turns as in range_hopper.cu: each goes its own pace,
-// and one computes its softmax while the other multiplies. Beside the P V of a pair runs Q Kᵀ of the next that
-// the consumer sees, if at most one lies between.
+// and one computes its softmax while the other multiplies. Beside the P V of a pair runs Q Kᵀ of the next, if
+// the consumer sees it; to look further, as the ring would allow, made scattered lists slower on an H200.
 // K and V have the buffers of one ring in turn: shared memory has room for five, and two of K and two of V
 // would leave one of them empty.
 // Items are short, so the next item's Q comes while this item's is in use, and O takes its own Q's place.
@@ -188,32 +188,30 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         Output O = {};
         Scores S;
         Weights P;
-        int n = work.first, last;   // last: number of the pair that has been met last, as t counts
-        int2 bits;                  // of pair n
+        int n = work.first;   // pair n of the lists, t of all
+        int2 bits;
+        if (n < work.end) bits = bits_of(lists, n, w);
         auto go_on = [&] {
             t++;
             if (++n < work.end) bits = bits_of(lists, n, w);
         };
-        // Lets the pairs before `end` go by that the consumer does not see; whether it then sees pair n.
-        auto seek = [&](int end) {
-            for (; n < min(end, work.end); go_on()) {
-                if (bits.x != UNSEEN || bits.y != UNSEEN) return true;
-                // They are waited for all the same. An mbarrier tells two phases in a row apart, and no more:
-                // after a skipped phase the wait for the next would end while the skipped one still runs.
-                const auto [k, k_parity] = place_of_K(t);
-                const auto [v, v_parity] = place_of_V(t);
-                wait_until_full(shared.gates[k], k_parity);
-                wait_until_full(shared.gates[v], v_parity);
-                __syncwarp();   // all lanes have waited
-                give_back(shared.gates[k]);
-                give_back(shared.gates[v]);
-            }
-            return false;
+        auto sees = [&] { return n < work.end && (bits.x != UNSEEN || bits.y != UNSEEN); };
+        auto let_go_by = [&] {
+            // It is waited for all the same. An mbarrier tells two phases in a row apart, and no more: after a
+            // skipped phase the wait for the next would end while the skipped one still runs.
+            const auto [k, k_parity] = place_of_K(t);
+            const auto [v, v_parity] = place_of_V(t);
+            wait_until_full(shared.gates[k], k_parity);
+            wait_until_full(shared.gates[v], v_parity);
+            __syncwarp();   // all lanes have waited
+            give_back(shared.gates[k]);
+            give_back(shared.gates[v]);
+            go_on();
         };
-        // Meets pair n. The first has no P V yet to compute beside.
+        // The first of a run of pairs that the consumer sees has no P V to compute beside.
         auto meet_pair = [&](bool is_first) {
             const auto [k, k_parity] = place_of_K(t);
-            const auto [v, v_parity] = place_of_V(last);
+            const auto [v, v_parity] = place_of_V(t - 1);
             const bool is_whole = bits.x == WHOLE && bits.y == WHOLE;
             Seen seen;   // comes while S is computed
             if (!is_whole) seen = load_bits(lists, bits, problem.stride);
@@ -236,17 +234,18 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
                 give_back(shared.gates[v]);
             }
             exponentials(S, rows, problem.factor);
-            rescale(O, rows);   // of a run's first pair too: of the run before
+            rescale(O, rows);   // at a run's first pair too: O is of the runs before
             pack_weights(P, S);
-            last = t;
             go_on();
         };
-        if (n < work.end) bits = bits_of(lists, n, w);
-        while (seek(work.end)) {
+        while (n < work.end) {
+            if (!sees()) {
+                let_go_by();
+                continue;
+            }
             meet_pair(true);
-            // At most one pair may go by: the next K but one would wait for the place that the last V has.
-            while (seek(n + 2)) meet_pair(false);
-            const auto [v, v_parity] = place_of_V(last);
+            while (sees()) meet_pair(false);
+            const auto [v, v_parity] = place_of_V(t - 1);
             wait_until_full(shared.gates[v], v_parity);
             start_output(O, P, shared.tiles[v]);
             wait_for_product<0>(O);
