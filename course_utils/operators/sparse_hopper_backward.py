@@ -24,7 +24,7 @@ COLUMN_TILES = {  # how columns are cut: consumers' warps have 16 keys each, and
 THREADS, MERGE_THREADS = 384, 256
 
 
-def takes_ranges(call: Call, ranges: Ranges) -> bool:
+def takes_backward(call: Call, ranges: Ranges) -> bool:
     """Whether the kernel takes them: dilated, only where range_hopper.cu does, and where a class fills half of its
     tiles of queries, since sums of dQ take the memory of whole tiles."""
     if ranges.dilation == 1:

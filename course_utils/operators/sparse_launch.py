@@ -17,7 +17,7 @@ from course_utils.operators import hopper_launch, sparse_hopper, sparse_hopper_l
 from course_utils.operators.attention import MOST_COLUMNS, Backward, Call, Forward, int_scalars
 from course_utils.operators.prepare import MAX_GRID, fitting
 from course_utils.operators.sparse_choice import BLOCK, MAX_DILATION, choose_kernel, dilation_at, rows_of_keys
-from course_utils.operators.sparse_hopper_backward import ready_range_backward, takes_ranges
+from course_utils.operators.sparse_hopper_backward import ready_range_backward, takes_backward
 from course_utils.operators.sparse_parts import merged, parts_argument
 from course_utils.operators.sparse_work import Columns, Work, class_tiles, columns_of, range_columns, work_items
 from course_utils.operators.tensor_core import (
@@ -366,7 +366,7 @@ def backward_of(mask: Mask, call: Call, deterministic: bool) -> Backward:
     if takes_wgmma(call.device) and not call.is_wide:
         if isinstance(mask, DenseMask):
             return hopper_launch.ready_backward(mask.of_blocks(call), False, deterministic)
-        if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and takes_ranges(call, mask.ranges)):
+        if isinstance(mask, RowMask) or (isinstance(mask, RangeMask) and takes_backward(call, mask.ranges)):
             return ready_range_backward(call, mask[0], deterministic=deterministic)
         if isinstance(mask, ListMask) and not deterministic and sparse_hopper_lists.takes_lists(call, mask.lists):
             return sparse_hopper_lists_backward.ready_list_backward(call, mask.lists)

@@ -5,11 +5,13 @@
 // block_sparse_hopper.cu it says where each consumer's bits of a tile are, so the kernel need not know the size
 // of the blocks that the pattern is made of. A block meets the entries of the list that its item names
 // (key_columns.cuh), all or a part of them; under GQA each for one query head after the other. A consumer skips
-// the tiles that it does not see at both ends of its walk; to have them there is the list's business.
+// the tiles that it does not see at both ends of its walk, where the list has most of them; others it computes and
+// hides.
 //
-// Blocks add to dQ_sum in an order of chance. Turns in the order of the items, as range_backward_hopper.cu takes
-// them, made the kernel up to 40 times slower on an H200: under scattered lists most blocks wait. Statistics, dQ_sum
-// and the rounding of dQ: backward_prepare and backward_finish of 07_hopper/backward.cu.
+// Blocks add to dQ_sum in an order of chance, and need no turns. To take turns in the order of the items, as
+// range_backward_hopper.cu does, made the kernel up to 40 times slower (tried by hand, NVIDIA H200, 2026-11-30): under
+// scattered lists most blocks wait. Statistics, dQ_sum and the rounding of dQ: backward_prepare and backward_finish of
+// 07_hopper/backward.cu.
 //
 // grid   block_sparse_backward (items · heads, H / group / heads, B); `heads` divides H / group
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)

@@ -117,9 +117,9 @@ range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ Tens
     const Column column = column_of_block(items, heads);
     const int first = column.first / B_R, each = (column.end + B_R - 1) / B_R - first;
     const int classes = DILATED ? dilation : 1, residue = blockIdx.z % classes;
-    const int more = (blockIdx.z - blockIdx.z / classes) * gridDim.y * heads * group;
-    const Walk walk = {column.tile * B_C, (int)column.key_head * group - more, group, first, each,
-                       (L_q + B_R - 1) / B_R, residue * (D / 64), more};
+    const int before = (blockIdx.z - blockIdx.z / classes) * gridDim.y * heads * group;
+    const Walk walk = {column.tile * B_C, (int)column.key_head * group - before, group, first, each,
+                       (L_q + B_R - 1) / B_R, residue * (D / 64), before};
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();

@@ -56,17 +56,17 @@ struct KeyGradients { Output dK, dV; };   // of a consumer's keys; dK not yet ti
 
 // A block's keys from j0 on, and the tiles of queries that it meets, one after the other: of each of the
 // `group` query heads that share the key head, `head` and those behind it, `each` tiles from tile `first` on.
-// `tiles`: how many a head has. Dilated, a box begins at the class's panel, and with classes as batches of their own
-// `more` heads come before. What takes AnyWalk also takes a struct that has these functions for other tiles.
+// `tiles`: how many a head has. Dilated, a box begins at the class's panel, and the classes before, batches of
+// their own, have `heads_before` heads. What takes AnyWalk also takes a struct that has these functions for other tiles.
 struct Walk {
-    int j0, head, group, first, each, tiles, panel = 0, more = 0;
+    int j0, head, group, first, each, tiles, panel = 0, heads_before = 0;
 
     __device__ int steps() const { return group * each; }
     __device__ int kv_head() const { return head / group; }
     __device__ int head_of(int n) const { return head + n / each; }
     __device__ int tile_of(int n) const { return first + n % each; }
     // Its number among all tiles of all heads.
-    __device__ int number(int n) const { return (head_of(n) + more) * tiles + tile_of(n); }
+    __device__ int number(int n) const { return (head_of(n) + heads_before) * tiles + tile_of(n); }
 };
 
 // Tiles of the walk that a consumer lets go by, since none of their queries sees one of its keys: the first head's

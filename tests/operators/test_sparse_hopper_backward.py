@@ -362,9 +362,9 @@ def test_a_broken_kernel_is_seen(short_parts, break_kernel, right, wrong):
 DILATED_CHANGES = [
     (RANGE_BACKWARD, "residue * (D / 64)", "0"),  # all classes are the first
     (RANGE_BACKWARD, "* gridDim.y * heads * group;", "* gridDim.y * heads;"),
-    (RANGE_BACKWARD, "* group - more", "* group"),  # the heads of another batch
+    (RANGE_BACKWARD, "* group - before", "* group"),  # the heads of another batch
     (RANGE_BACKWARD, "&gate.full, walk.panel);", "&gate.full);"),  # queries of the first class
-    (RANGE_BACKWARD, "(head_of(n) + more)", "head_of(n)"),  # statistics and dQ of the first class
+    (RANGE_BACKWARD, "(head_of(n) + heads_before)", "head_of(n)"),  # statistics and dQ of the first class
     (BACKWARD, "LSE[rows.first + row * rows.pitch]", "LSE[rows.first + row]"),
     (BACKWARD, "(rows.first + row * rows.pitch) * CHUNKS", "(rows.first + row) * CHUNKS"),
     (BACKWARD, "(row + 8) * rows.pitch", "(row + 8)"),
