@@ -25,11 +25,14 @@ from course_utils.measured.best_peers import (
     CUDNN_VIEW,
     DENSE,
     DENSE_BACKWARD,
+    DILATED,
     DOCUMENTS,
     FLASH_4,
     FLASH_MLA,
     FLEX_BY_FLASH,
+    NARROW,
     NARROW_WINDOWS,
+    OTHERS_BACKWARD,
     WINDOWS,
     WINDOWS_BACKWARD,
     Pair,
@@ -219,7 +222,8 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 def test_the_record_of_the_course_has_every_part():
     record = measured.load("best_peers")
-    parts = {DENSE, DENSE_BACKWARD, WINDOWS, NARROW_WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS, CORE}
+    of_patterns = {WINDOWS, NARROW_WINDOWS, WINDOWS_BACKWARD, DOCUMENTS, BLOCKS, DILATED, NARROW, OTHERS_BACKWARD}
+    parts = of_patterns | {DENSE, DENSE_BACKWARD, FLEX_BY_FLASH, CORE}
     found = pairs(record, parts)
     assert len(found) == len(record.rows) and "H200" in record.device and record.date >= "2026-11-29"
     assert "none" not in (record.versions["flash-attn-4"], record.versions["sgl-flash-mla"])
