@@ -164,7 +164,7 @@ def show_speeds() -> None:
                 lengths = " · ".join(str(length // 1024) for length in of_length)
                 line[f"{which}, {lengths} K"] = " · ".join(f"{speed:.2f}" for speed in of_length.values())
         table.append(line)
-    where = "backward: beside the fastest other backward pass that was timed; none was for dilated"
+    where = "without flash-attn-4; backward: beside the fastest other backward pass of this record"
     show.table(table, f"{where}; {caption()}")
 
 
