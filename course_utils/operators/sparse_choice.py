@@ -13,10 +13,10 @@ from course_utils.operators.prepare import MAX_GRID
 from course_utils.patterns import Pattern, Ranges
 
 BLOCK = 64  # of the block lists that sparse_attention asks a pattern for
-# What a row costs csr_gather beside its pairs, and what a block costs block_sparse.cu, in pairs of csr_gather: measured
-# on an H200 with d = 128. A block costs block_sparse_hopper.cu 106 to 135 (part "csr" of the chapter's figures); the
-# choice is the same on all devices.
-CSR_ROW_COST, CSR_BLOCK_COST = 25, 155
+# What a row costs csr_gather beside its pairs, and what a block of the lists costs, in pairs of csr_gather: measured on
+# an H200 with d = 128. A block costs block_sparse.cu 155, and block_sparse_hopper.cu 112 to 125 (part "csr" of the
+# chapter's figures); the choice is the same on all devices, and so takes a number between.
+CSR_ROW_COST, CSR_BLOCK_COST = 25, 130
 CSR_LONGEST = 4096  # keys: a row is the work of one warp, and a longer one would set the time of the whole
 MAX_DILATION = 2**17  # of range.cu
 # Blocks of so many rows, or a multiple, are a batch of dense attention: a tile of queries then lies in one block. On
@@ -45,7 +45,7 @@ def choose_kernel(
     "dense" where the pattern is equal blocks on the diagonal, each a sequence of its own to the dense kernel, with no
     tile that it shares with another (on a Hopper GPU, the kernel of ranges if blocks would not fill a tile). "range"
     where the rows are ranges of keys. Else "block_sparse", unless so few pairs of the visited blocks are kept that
-    gathering the keys of each row costs less (a block as much as 155 keys, a row as 25 more): then "csr_gather", if no
+    gathering the keys of each row costs less (a block as much as 130 keys, a row as 25 more): then "csr_gather", if no
     row has more than 4096 keys, and no gradient is asked for.
 
     differentiable: whether gradients will be asked for. grouped: whether several query heads share a key head. device:
