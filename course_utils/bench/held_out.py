@@ -1,9 +1,9 @@
 """What `bench held_out` measures: sliding windows at sizes for which no kernel was tuned, each beside a neighbour.
 
 Odd windows, lengths that fill no tile, query heads that share key heads, and fewer queries than keys. The neighbour has
-a window and a length that are powers of two, as many query heads, and about as much work, since with less work a GPU
-is less busy. `of_neighbour` is the efficiency as a multiple of the neighbour's: useful FLOPs, those
-of the pairs that the window keeps, by the time. Outputs and gradients are checked before they are
+a window and a length that are powers of two, as many query heads, and about as much work (the size has up to a third
+more), since with less work a GPU is less busy. `of_neighbour` is the efficiency as a multiple of the neighbour's:
+useful FLOPs, those of the pairs that the window keeps, by the time. Outputs and gradients are checked before they are
 timed, as in `best_peers`; times are of the GPU alone, with a cold L2 cache, taken by turns.
 """
 
@@ -52,8 +52,7 @@ def held_out(
     windows: Mapping[int, Sequence[int]] = WINDOWS,
     head_dims: Sequence[int] = HEAD_DIMS,
 ) -> list[Row]:
-    """A row for each size and pass; the neighbours', too. ragged: a length that fills no tile, longer than half of
-    `length`.
+    """A row for each size and pass; the neighbours', too. ragged: a length that fills no tile.
 
     Raises:
         RuntimeError: an output or a gradient is wrong.

@@ -199,31 +199,37 @@ def of_classes(call: Call, dilation: int) -> Call:
 
 
 @functools.lru_cache(maxsize=1024)
-def ready_backward(call: Call, is_causal: bool, deterministic: bool, dilation: int = 1) -> ReadyBackward:
-    """The launches of backward.cu. deterministic: blocks take turns to add to dQ. dilation: above 1, the call is one
-    `of_classes`, and the launch between the first and the last is for the caller to replace."""
-    batch, heads, query_length, head_dim = call.query_shape
-    kv_heads, key_length = call.key_shape[1:3]
-    tile = BackwardTile(head_dim, deterministic, dilation > 1)
+def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward:
+    """The launches of backward.cu. deterministic: blocks take turns to add to dQ."""
+    tile = BackwardTile(call.query_shape[3], deterministic)
     of_queries, of_keys = map_as(call.query_shape, tile.rows), map_as(call.key_shape, ROWS)
+    batch, kv_heads, key_length, _ = call.key_shape
+    backward = ReadyLaunch(
+        kernel(BACKWARD, tile.options, call.dtype, "backward"),
+        (ceil_div(key_length, 2 * ROWS), kv_heads, batch),
+        (384,),
+        (*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,), *call.scalars, np.int32(is_causal)),
+        tile.shared_bytes,
+    )
+    return around(call, backward, deterministic)
+
+
+def around(call: Call, backward: Callable[..., None], deterministic: bool, dilation: int = 1) -> ReadyBackward:
+    """A backward pass by backward.cu's first and last kernel, and what comes between them. dilation: above 1, the call
+    is one `of_classes`."""
+    batch, heads, query_length, head_dim = call.query_shape
+    tile = BackwardTile(head_dim, deterministic, dilation > 1)
     tiles = ceil_div(query_length, tile.rows), heads, batch
     padded_rows = math.prod(tiles) * tile.rows
 
-    def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
-        return ReadyLaunch(kernel(BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
+    def ready(name: str, args: tuple[object, ...]) -> ReadyLaunch:
+        return ReadyLaunch(kernel(BACKWARD, tile.options, call.dtype, name), tiles, (256,), args)
 
-    keys = ceil_div(key_length, 2 * ROWS), kv_heads, batch
     length, factor, pitch = np.int32(query_length), np.float32(call.factor), np.int32(dilation)
     return ReadyBackward(
-        ready("backward_prepare", tiles, 256, (*6 * (LAID_OUT,), length, pitch)),
-        ready(
-            "backward",
-            keys,
-            384,
-            (*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,), *call.scalars, np.int32(is_causal)),
-            tile.shared_bytes,
-        ),
-        ready("backward_finish", tiles, 256, (LAID_OUT, LAID_OUT, length, factor, pitch)),
+        ready("backward_prepare", (*6 * (LAID_OUT,), length, pitch)),
+        backward,
+        ready("backward_finish", (LAID_OUT, LAID_OUT, length, factor, pitch)),
         (2 * padded_rows, head_dim * padded_rows, math.prod(tiles)),
     )
 

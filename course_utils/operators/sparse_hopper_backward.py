@@ -12,7 +12,7 @@ from course_utils.cuda import LAID_OUT, Kernel, RawModule, ReadyLaunch
 from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call
 from course_utils.operators.prepare import MAX_GRID
-from course_utils.operators.sparse_parts import merged, parts_argument
+from course_utils.operators.sparse_parts import SplitColumns, merged, parts_argument
 from course_utils.operators.sparse_work import Columns, columns_of, rows_that_see
 from course_utils.operators.tensor_core import BackwardTile, module
 from course_utils.patterns import Ranges, RowRanges
@@ -52,16 +52,13 @@ def ready_range_backward(
     kernels, parts = _kernels(call, deterministic, dilation), parts_argument(columns)
     count = len(columns.items)
     launch = _launch(call, deterministic, count, columns.items, columns.heads, parts, by_key, order, dilation)
-    dense = hopper_launch.ready_backward(of_class, False, deterministic, dilation)
-    return ready_by_columns(launch, kernels, columns, call, dense)
+    backward = with_merge(launch, kernels, columns, call)
+    return hopper_launch.around(of_class, backward, deterministic, dilation)
 
 
-def ready_by_columns(
-    launch: ReadyLaunch, kernels: RawModule, columns: Columns, call: Call, dense: hopper_launch.ReadyBackward
-) -> hopper_launch.ReadyBackward:
-    """Chapter 07's backward pass with a launch of `launch_by_columns` in its middle, and where columns are split with
-    merge_gradients of the same kernels."""
-    backward = merged(
+def with_merge(launch: ReadyLaunch, kernels: RawModule, columns: Columns, call: Call) -> ReadyLaunch | SplitColumns:
+    """A launch of `launch_by_columns`, and where columns are split that of merge_gradients of the same kernels."""
+    return merged(
         launch,
         kernels.get_function("merge_gradients"),
         columns,
@@ -70,7 +67,6 @@ def ready_by_columns(
         threads=MERGE_THREADS,
         gradients=slice(4, 6),
     )
-    return dense._replace(backward=backward)
 
 
 def table_backward(call: Call) -> ReadyLaunch:

@@ -13,7 +13,7 @@ from course_utils.costs import ceil_div
 from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call, int_scalars
 from course_utils.operators.hopper_launch import ROWS, BackwardTile, ReadyBackward
-from course_utils.operators.sparse_hopper_backward import COLUMN_TILES, launch_by_columns, ready_by_columns
+from course_utils.operators.sparse_hopper_backward import COLUMN_TILES, launch_by_columns, with_merge
 from course_utils.operators.sparse_hopper_lists import CONSUMERS, HEAD_DIM, UNSEEN, met_by_blocks, tiles_met
 from course_utils.operators.sparse_parts import parts_argument
 from course_utils.operators.sparse_work import Columns, columns_of
@@ -62,4 +62,4 @@ def ready_list_backward(call: Call, lists: BlockLists) -> ReadyBackward:
     more = query_length, group, factor, columns.items, heads, parts_argument(columns), entries, lists.bits, stride
     kernel = kernels.get_function("block_sparse_backward")
     launch = launch_by_columns(kernel, call, len(columns.items), columns.heads, more)
-    return ready_by_columns(launch, kernels, columns, call, hopper_launch.ready_backward(call, False, False))
+    return hopper_launch.around(call, with_merge(launch, kernels, columns, call), deterministic=False)
