@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import LAID_OUT, Kernel, RawModule, ReadyLaunch
+from course_utils.cuda import COUNTER, LAID_OUT, RawModule, ReadyLaunch
 from course_utils.operators import hopper_launch
-from course_utils.operators.attention import Call
+from course_utils.operators.attention import Call, int_scalars
 from course_utils.operators.prepare import MAX_GRID
 from course_utils.operators.sparse_parts import SplitColumns, merged, parts_argument
 from course_utils.operators.sparse_work import Columns, columns_of, rows_that_see
@@ -22,6 +22,15 @@ COLUMN_TILES = {  # how columns are cut: consumers' warps have 16 keys each, and
     head_dim: BackwardTile(head_dim, 8, 16, hopper_launch.BackwardTile(head_dim).rows) for head_dim in (64, 128)
 }
 THREADS, MERGE_THREADS = 384, 256
+
+
+class RangeBackwardTile(hopper_launch.BackwardTile):
+    """Options of range_backward_hopper.cu, whose blocks stay for one job after the other."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Another place of K, and two jobs."""
+        return super().shared_bytes + 256 * self.head_dim + 96
 
 
 def takes_backward(call: Call, ranges: Ranges) -> bool:
@@ -47,7 +56,7 @@ def ready_range_backward(
     query_length, head_dim = of_class.query_shape[2:]
     by_key = rows_by_key(ranges, query_length, of_class.key_shape[2], call.device)
     columns = columns_of_keys(by_key, of_class, deterministic, in_one_piece=dilation > 1)
-    rows = hopper_launch.BackwardTile(head_dim).rows
+    rows = RangeBackwardTile(head_dim).rows
     order = order_of(columns.items, rows) if deterministic else (columns.items.new_empty(0),) * 2
     kernels, parts = _kernels(call, deterministic, dilation), parts_argument(columns)
     count = len(columns.items)
@@ -57,7 +66,7 @@ def ready_range_backward(
 
 
 def with_merge(launch: ReadyLaunch, kernels: RawModule, columns: Columns, call: Call) -> ReadyLaunch | SplitColumns:
-    """A launch of `launch_by_columns`, and where columns are split that of merge_gradients of the same kernels."""
+    """A launch for columns, and where columns are split that of merge_gradients of the same kernels."""
     return merged(
         launch,
         kernels.get_function("merge_gradients"),
@@ -85,7 +94,7 @@ def columns_in_one_piece(by_key: RowRanges, call: Call) -> Tensor:
 
 
 def _kernels(call: Call, deterministic: bool, dilation: int) -> RawModule:
-    tile = hopper_launch.BackwardTile(call.query_shape[3], deterministic, dilation > 1)
+    tile = RangeBackwardTile(call.query_shape[3], deterministic, dilation > 1)
     return module(RANGE_BACKWARD, (*tile.options, *call.softcap_option), call.dtype)
 
 
@@ -103,27 +112,26 @@ def _launch(
     """The launch of range_backward for `count` items, `heads` key heads of each side by side. by_key, order: of a
     residue class."""
     of_class = hopper_launch.of_classes(call, dilation)
-    more = *of_class.scalars, items, np.int32(heads), parts, *by_key, *order, np.float32(call.softcap)
-    kernel = _kernels(call, deterministic, dilation).get_function("range_backward")
-    return launch_by_columns(kernel, call, count, heads, (*more, np.int32(dilation)), dilation)
+    batch, kv_heads, *_ = of_class.key_shape
+    tile, all_heads = RangeBackwardTile(call.query_shape[3]), kv_heads * batch
+    tiles = ceil_div(of_class.query_shape[2], tile.rows)
+    jobs = items, *int_scalars(count * all_heads, count * heads, heads, kv_heads, all_heads, tiles)
+    more = *of_class.scalars, *jobs, parts, *by_key, *order, np.float32(call.softcap), np.int32(dilation)
+    return ReadyLaunch(
+        _kernels(call, deterministic, dilation).get_function("range_backward"),
+        (min(count * all_heads, hopper_launch.blocks_that_stay(call.device)),),
+        (THREADS,),
+        (*tensors_of_columns(call, dilation), COUNTER, *more),
+        tile.shared_bytes,
+    )
 
 
-def launch_by_columns(
-    kernel: Kernel, call: Call, count: int, heads: int, more: tuple[object, ...], dilation: int = 1
-) -> ReadyLaunch:
-    """The launch of a kernel of backward_blocks.cuh for `count` items, of a residue class `heads` key heads side
-    by side. more: what it takes behind the tensors of `hopper_launch.ReadyBackward`."""
+def tensors_of_columns(call: Call, dilation: int = 1) -> tuple[object, ...]:
+    """What a kernel of backward_blocks.cuh takes for the tensors that `hopper_launch.ReadyBackward` gives it."""
     tile = hopper_launch.BackwardTile(call.query_shape[3])
     of_queries = hopper_launch.map_as(call.query_shape, tile.rows, dilation)
     of_keys = hopper_launch.map_as(call.key_shape, hopper_launch.ROWS, dilation)
-    batch, kv_heads, *_ = call.key_shape
-    return ReadyLaunch(
-        kernel,
-        (count * heads, kv_heads // heads, batch * dilation),
-        (THREADS,),
-        (*2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,), *more),
-        tile.shared_bytes,
-    )
+    return *2 * (of_queries,), *4 * (of_keys,), *3 * (LAID_OUT,)
 
 
 def rows_by_key(ranges: Ranges | RowRanges, query_length: int, key_length: int, device: torch.device) -> RowRanges:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
+from course_utils.cuda import ReadyLaunch
 from course_utils.operators import hopper_launch
 from course_utils.operators.attention import Call, int_scalars
 from course_utils.operators.hopper_launch import ROWS, BackwardTile, ReadyBackward
-from course_utils.operators.sparse_hopper_backward import COLUMN_TILES, launch_by_columns, with_merge
+from course_utils.operators.sparse_hopper_backward import COLUMN_TILES, THREADS, tensors_of_columns, with_merge
 from course_utils.operators.sparse_hopper_lists import CONSUMERS, HEAD_DIM, UNSEEN, met_by_blocks, tiles_met
 from course_utils.operators.sparse_parts import parts_argument
 from course_utils.operators.sparse_work import Columns, columns_of
@@ -60,6 +61,12 @@ def ready_list_backward(call: Call, lists: BlockLists) -> ReadyBackward:
     query_length, _, group, factor = call.scalars
     heads, stride = int_scalars(columns.heads, lists.block // 32)
     more = query_length, group, factor, columns.items, heads, parts_argument(columns), entries, lists.bits, stride
-    kernel = kernels.get_function("block_sparse_backward")
-    launch = launch_by_columns(kernel, call, len(columns.items), columns.heads, more)
+    batch, kv_heads, *_ = call.key_shape
+    launch = ReadyLaunch(
+        kernels.get_function("block_sparse_backward"),
+        (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
+        (THREADS,),
+        (*tensors_of_columns(call), *more),
+        BackwardTile(HEAD_DIM).shared_bytes,
+    )
     return hopper_launch.around(call, with_merge(launch, kernels, columns, call), deterministic=False)

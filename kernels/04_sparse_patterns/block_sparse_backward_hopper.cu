@@ -85,7 +85,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& dK, const Tensor
     if (column.part < 0)
         store_gradients(shared, keys, dK, dV, walk, w, scale);
     else
-        write_part(keys.dK, keys.dV, w * ROWS + warp_row(), parts, column, heads);
+        write_part(keys.dK, keys.dV, w * ROWS + warp_row(), parts, column);
 }
 
 extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)

@@ -133,7 +133,7 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
     else
         for (int m = 0; m < M; m++)
-            write_part(keys.dK[m], keys.dV[m], first_key() + 16 * m, parts, column, heads);
+            write_part(keys.dK[m], keys.dV[m], first_key() + 16 * m, parts, column);
 }
 
 #if TABLE

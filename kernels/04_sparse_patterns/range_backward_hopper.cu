@@ -7,39 +7,52 @@
 // part of them. At D = 128 a consumer lets the first or the last of these tiles go by if none of its queries sees
 // one of its 64 keys. A warp hides pairs only in tiles that some of its 16 keys are not seen by as a whole.
 //
+// Blocks stay, and fetch their jobs: a job is an item for one key head. While dK and dV of a job leave, the tiles of
+// the next one come.
+//
 // With -DTURNS=1 blocks that add to the same tile of dQ take turns in the order of the items. Statistics, dQ_sum,
 // turns and the rounding of dQ: backward_prepare and backward_finish of 07_hopper/backward.cu.
 //
-// With -DDILATED=1 a block has keys of a residue class, and meets its queries; to the grid a class is a batch of
-// its own (backward_blocks.cuh). The dilation divides both lengths: so all classes see the same, and share starts,
+// With -DDILATED=1 a job has keys of a residue class, and meets its queries; a class counts as a batch of its own
+// (backward_blocks.cuh). The dilation divides both lengths: so all classes see the same, and share starts,
 // ends, items and order, and the copy engine takes boxes of one of them (range_hopper.cu).
 // SOFTCAP=1 gives it a softcap, > 0 (model_softmax.cuh); what it has to know of sinks is in LSE.
 //
-// grid   range_backward (items · heads, H / group / heads, B · dilation); `heads` divides H / group
+// grid   range_backward (up to all_jobs; as many as the GPU runs at a time)
 //        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
 // block  range_backward (384): two consumers with 64 keys each, a producer and two adders; merge_gradients (256)
 // layout Q, dO, K, V, dK, dV, statistics, dQ_sum, turns: as `backward` of 07_hopper/backward.cu takes them;
 //        dK and dV once more as pointers for merge_gradients
 //        starts, ends [L_k], int, from 0 to L_q; starts never falls
+//        counter: 0 before and after; all_jobs: items · all_heads; items_by_heads: items · heads, where `heads` divides
+//        kv_heads; all_heads: kv_heads · B · dilation; tiles: of B_R queries, of L_q
 //        items, parts, split: key_columns.cuh, with B_C = 128; first and end of an item are queries, first
 //        a multiple of B_R, first = end if no query sees the keys; no two items of a tile of keys meet the
 //        same tile of queries
 //        order: with TURNS=1, of each item's tiles of queries how many items before it meet the same one; those
 //        of item n from order_at[n] on; both int
 //        with DILATED=1 L_q and L_k are those of a class, and tensor maps have `dilation` rows in one
-// shared range_backward 512·D + 8·D·B_R + 528·B_R + 32928 bytes, dynamic; B_R = 8192 / D
+// shared range_backward 768·D + 8·D·B_R + 528·B_R + 33024 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1; DILATED=0 takes dilation 1 only, and with DILATED=1 no column is
 //        split
 // options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1 | -DD=64 -DBF16=0 -DTURNS=0 -DDILATED=1 | -DD=64 -DBF16=1 -DTURNS=0 -DDILATED=1 | -DD=64 -DBF16=0 -DTURNS=1 -DDILATED=1 | -DD=64 -DBF16=1 -DTURNS=1 -DDILATED=1 | -DD=128 -DBF16=0 -DTURNS=0 -DDILATED=1 | -DD=128 -DBF16=1 -DTURNS=0 -DDILATED=1 | -DD=128 -DBF16=0 -DTURNS=1 -DDILATED=1 | -DD=128 -DBF16=1 -DTURNS=1 -DDILATED=1 | -DD=64 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=64 -DBF16=0 -DTURNS=1 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=0 -DSOFTCAP=1 | -DD=128 -DBF16=0 -DTURNS=1 -DSOFTCAP=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), Algorithm 3 in its appendix
+#define STAYS 1
 #include "backward_blocks.cuh"
+#include "items.cuh"
 constexpr int THREADS = 256;   // of merge_gradients
 #include "key_columns.cuh"
 
 struct Queries { int start, end; };   // those that see a key
 
 struct Problem { int L_q, L_k; float scale; const int *starts, *ends; };
+
+// An item for one key head. Without tiles of queries there are no more.
+struct Job { Walk walk; int item, part; };
+
+struct StayingShared : Shared { Job jobs[PLACES]; };   // each written before its K comes
+static_assert(sizeof(StayingShared) == 768 * D + 8 * D * B_R + 528 * B_R + 33024, "the header");
 
 // The lane's two keys, of the 16 of its warp from j_warp on; no query sees a key past the last one.
 struct Keys {
@@ -84,56 +97,117 @@ __device__ inline bool tile_sees(const Problem& problem, int i0, int j_w) {
     return __any_sync(0xffffffff, mine);
 }
 
-__device__ inline void consume(Shared& shared, const TensorMap& dK, const TensorMap& dV, float* parts,
-                               const Problem& problem, const ModelSoftmax& softmax,
-                               const Walk& walk, const int4* items, int heads) {
+// All jobs, the items of `heads` key heads side by side, then those of the next ones. kv_heads: of a batch.
+struct Jobs {
+    const int4* items;
+    int all, items_by_heads, heads, kv_heads, group, tiles, dilation;
+
+    __device__ Job number(int n) const {
+        const int item = n % items_by_heads / heads, key_head = n / items_by_heads * heads + n % heads;
+        const int z = DILATED ? key_head / kv_heads : 0, batch = z / dilation, before = (z - batch) * kv_heads;
+        const int4 column = items[item];   // tile of keys, first query, end, part
+        const int first = column.y / B_R, each = (column.z + B_R - 1) / B_R - first;
+        return {{column.x * B_C, (key_head - before) * group, group, first, each, tiles, z % dilation * (D / 64),
+                 before}, item, column.w};
+    }
+
+    // The block's next one. Blocks that take turns begin in the order of the items, so they ask for the first, too.
+    __device__ int first(unsigned* counter) const { return TURNS ? next(counter) : blockIdx.x; }
+    __device__ int next(unsigned* counter) const {
+        return TURNS ? atomicInc(counter, all + gridDim.x - 1) : next_item(counter, all);
+    }
+};
+
+// One thread of the producer brings the tiles of one job after the other, and says what they are.
+__device__ inline void produce(StayingShared& shared, const TensorMap& Q, const TensorMap& dO, const TensorMap& K,
+                               const TensorMap& V, const Statistics* statistics, unsigned* counter,
+                               const Jobs& jobs) {
+    int number = jobs.first(counter);
+    for (int t = 0, round = 0; ; round++) {
+        Gate& gate = shared.gate_K[round % PLACES];
+        Job& job = shared.jobs[round % PLACES];
+        wait_for(&gate.empty, round / PLACES % 2 ^ 1);
+        if (number >= jobs.all) {
+            job.walk = {};
+            arrive(&gate.full);
+            return;
+        }
+        job = jobs.number(number);
+        produce(shared, Q, dO, K, V, statistics, job.walk, t, round);
+        t += job.walk.steps();
+        number = jobs.next(counter);
+    }
+}
+
+// The block's job in this round, once it is there.
+__device__ inline const Job& job_of(StayingShared& shared, int round) {
+    wait_until_full(shared.gate_K[round % PLACES], round / PLACES % 2);
+    return shared.jobs[round % PLACES];
+}
+
+// One thread is the adder of consumer w. It stores dK and dV, too.
+__device__ inline void add(StayingShared& shared, const TensorMap& dK, const TensorMap& dV, float* dQ_sum, int* turns,
+                           const int* order_at, const int* order, int w) {
+    for (int t = 0, round = 0; ; round++) {
+        const Job& job = job_of(shared, round);
+        if (job.walk.tiles == 0) return;
+        const int* my_turns = TURNS ? order + order_at[job.item] : nullptr;
+        add_dQ(shared, dQ_sum, turns, job.walk, w, [&](int n) { return my_turns[n % job.walk.each]; }, t, round);
+        t += job.walk.steps();
+        store_handed_over(shared, dK, dV, job.walk, t, round, w, job.part < 0);
+    }
+}
+
+__device__ inline void consume(StayingShared& shared, float* parts, const Problem& problem,
+                               const ModelSoftmax& softmax, int all_heads) {
     const int w = consumer();
-    const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
-    KeyGradients keys = {};
-    const SkippedTiles skipped(walk, [&](int i0) { return tile_sees(problem, i0, walk.j0 + w * ROWS); });
-    const auto hide = [&](KeysByQueries& Pt, int n) {
-        const int i0 = walk.tile_of(n) * B_R;
-        if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
-    };
-    if (walk.steps() > 0) meet_tiles(keys, shared, walk, skipped, w, problem.scale, hide, softmax);
-    const Column column = column_of_block(items, heads);   // again, not kept in registers
-    if (column.part < 0)
-        store_gradients(shared, keys, dK, dV, walk, w, problem.scale);
-    else
-        write_part(keys.dK, keys.dV, w * ROWS + warp_row(), parts, column, heads);
+    for (int t = 0, round = 0; ; round++) {
+        const Job& job = job_of(shared, round);
+        const Walk walk = job.walk;
+        if (walk.tiles == 0) return;
+        const Keys mine(problem, walk.j0 + w * ROWS + warp_row());
+        KeyGradients keys = {};
+        const SkippedTiles skipped(walk, [&](int i0) { return tile_sees(problem, i0, walk.j0 + w * ROWS); });
+        const auto hide = [&](KeysByQueries& Pt, int n) {
+            const int i0 = (SOFTCAP ? job.walk : walk).tile_of(n) * B_R;   // capped, no registers are left for walk
+            if (mine.hidden_from(i0, min(i0 + B_R, problem.L_q))) mine.hide(Pt, i0);
+        };
+        if (walk.steps() > 0)
+            meet_tiles(keys, shared, walk, skipped, w, problem.scale, hide, softmax, t, round);
+        else
+            meet_no_tiles(shared, round);
+        t += job.walk.steps();   // again, not kept in registers
+        if (job.part >= 0)
+            write_part(keys.dK, keys.dV, w * ROWS + warp_row(), parts,
+                       {0, 0, 0, job.part, job.walk.kv_head(), all_heads});
+        hand_over(shared, keys, t, round, w, problem.scale);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)
 range_backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap dO,
                const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
                const __grid_constant__ TensorMap dK, const __grid_constant__ TensorMap dV,
-               const float* statistics, float* dQ_sum, int* turns, int L_q, int L_k, int group,
-               float scale, const int4* items, int heads, float* parts, const int* starts,
-               const int* ends, const int* order_at, const int* order, float softcap, int dilation) {
+               const float* statistics, float* dQ_sum, int* turns, unsigned* counter, int L_q, int L_k, int group,
+               float scale, const int4* items, int all_jobs, int items_by_heads, int heads, int kv_heads,
+               int all_heads, int tiles, float* parts, const int* starts, const int* ends, const int* order_at,
+               const int* order, float softcap, int dilation) {
     extern __shared__ __align__(1024) char memory[];
-    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    StayingShared& shared = *reinterpret_cast<StayingShared*>(memory);
     initialize(shared);
-    const Problem problem = {L_q, L_k, scale, starts, ends};
-    const Column column = column_of_block(items, heads);
-    const int first = column.first / B_R, each = (column.end + B_R - 1) / B_R - first;
-    const int classes = DILATED ? dilation : 1, residue = blockIdx.z % classes;
-    const int before = (blockIdx.z - blockIdx.z / classes) * gridDim.y * heads * group;
-    const Walk walk = {column.tile * B_C, (int)column.key_head * group - before, group, first, each,
-                       (L_q + B_R - 1) / B_R, residue * (D / 64), before};
+    const Jobs jobs = {items, all_jobs, items_by_heads, heads, kv_heads, group, tiles, DILATED ? dilation : 1};
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();
         const int warp = (threadIdx.x - CONSUMER_THREADS) / 32;
         if (threadIdx.x % 32 != 0 || warp > CONSUMERS) return;
         if (warp == 0)
-            produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), walk);
-        else {
-            const int* my_turns = TURNS ? order + order_at[blockIdx.x / heads] : nullptr;
-            add_dQ(shared, dQ_sum, turns, walk, warp - 1, [&](int n) { return my_turns[n % each]; });
-        }
+            produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), counter, jobs);
+        else
+            add(shared, dK, dV, dQ_sum, turns, order_at, order, warp - 1);
     } else {
         raise_register_limit<240>();
-        consume(shared, dK, dV, parts, problem, {softcap}, walk, items, heads);
+        consume(shared, parts, {L_q, L_k, scale, starts, ends}, {softcap}, all_heads);
     }
 }
 

@@ -20,7 +20,7 @@
 
 struct Column {
     int tile, first, end, part;
-    long long key_head;   // of all heads of the batch
+    long long key_head, all_heads;   // of all batches
 };
 
 // The block's. Grid: x counts the items, of each `heads` heads side by side; y the rest of the
@@ -28,17 +28,18 @@ struct Column {
 __device__ inline Column column_of_block(const int4* items, int heads) {
     const int4 item = items[blockIdx.x / heads];
     const long long group = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-    return {item.x, item.y, item.z, item.w, group * heads + blockIdx.x % heads};
+    return {item.x, item.y, item.z, item.w, group * heads + blockIdx.x % heads,
+            (long long)gridDim.z * gridDim.y * heads};
 }
 
 // What a warp has of dK and dV of 16 keys, from row `row` of the tile on; also rows past the last key:
 // merge_parts leaves them out.
 __device__ inline void write_part(const float (&dK)[D / 8][4], const float (&dV)[D / 8][4], int row,
-                                  float* parts, const Column& column, int heads) {
+                                  float* parts, const Column& column) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const long long all_heads = (long long)gridDim.z * gridDim.y * heads, size = B_C * D;
-    float* part_of_dK = parts + (2 * column.part * all_heads + column.key_head) * size;
-    float* part_of_dV = part_of_dK + all_heads * size;
+    const long long size = B_C * D;
+    float* part_of_dK = parts + (2 * column.part * column.all_heads + column.key_head) * size;
+    float* part_of_dV = part_of_dK + column.all_heads * size;
     #pragma unroll
     for (int half = 0; half < 2; half++)
         #pragma unroll
