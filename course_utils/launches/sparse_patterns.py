@@ -14,7 +14,9 @@ from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
 from course_utils.operators import sparse_hopper, sparse_hopper_lists, sparse_launch, sparse_work
 from course_utils.operators.attention import Call
+from course_utils.operators.hopper_launch import ReadyBackward
 from course_utils.operators.sparse_hopper_backward import ready_range_backward
+from course_utils.operators.sparse_hopper_lists_backward import ready_list_backward
 from course_utils.operators.tensor_core import BF16, HEAD_DIMS, BackwardTile
 
 FOLDER = "04_sparse_patterns"
@@ -119,7 +121,7 @@ def _kernels(
 
 def _on_hopper(head_dim: int) -> dict[str, Launch]:
     """The kernels of range_hopper.cu and range_backward_hopper.cu, with more items than blocks, and a column of keys
-    that all queries see, which is cut."""
+    that all queries see, which is cut; and for residue classes the first and the last kernel of a backward pass."""
     queries, keys, device = 1100, 1090, torch.device("cpu")
     query, grad_out = (normal(1, 2, queries, head_dim).bfloat16() for _ in range(2))
     key, value = (normal(1, 1, keys, head_dim).bfloat16() for _ in range(2))
@@ -131,24 +133,36 @@ def _on_hopper(head_dim: int) -> dict[str, Launch]:
 
     streaming, dilated = patterns.streaming(4, 40).ranges, patterns.dilated(16, 2).ranges
     documents = patterns.document([500, 590]) & patterns.causal()
-    attend = query, key, value, torch.zeros_like(query), torch.zeros(query.shape[:3])
+    out, lse = torch.zeros_like(query), torch.zeros(query.shape[:3])
+    attend = query, key, value, out, lse
     add("streaming", sparse_hopper.range_forward(call, streaming), *attend)
     add("dilated", sparse_hopper.range_forward(call, dilated), *attend)
     add("documents", sparse_hopper.table_forward(call, documents.row_ranges(queries, keys, device=device)), *attend)
     gradients = torch.zeros_like(key), torch.zeros_like(value)
-    for deterministic in (False, True):
-        ready = ready_range_backward(call, streaming, deterministic=deterministic)
-        statistics, dq_sum, turns = map(torch.zeros, ready.sizes)
-        cut, parts = ready.backward, torch.zeros(ready.backward.shape)
-        inputs = query, grad_out, key, value, *gradients, statistics, dq_sum, turns.int(), parts
-        add("streaming in turns" if deterministic else "streaming", cut.attend, *inputs)
-    add("streaming", cut.merge, parts, *gradients)
+    for deterministic, how in ((False, ""), (True, " in turns")):
+        of_streaming, of_dilated = (
+            ready_range_backward(call, ranges, deterministic=deterministic) for ranges in (streaming, dilated)
+        )
+        inputs = query, grad_out, key, value, *gradients
+        parts = torch.zeros(of_streaming.backward.shape)
+        add(f"streaming{how}", of_streaming.backward.attend, *inputs, *_between(of_streaming), parts)
+        add(f"dilated{how}", of_dilated.backward, *inputs, *_between(of_dilated))
+    add("streaming", of_streaming.backward.merge, parts, *gradients)
+    statistics, dq_sum, turns = _between(of_dilated)
+    add("dilated", of_dilated.prepare, out, grad_out, lse, statistics, dq_sum, turns)
+    add("dilated", of_dilated.finish, dq_sum, torch.zeros_like(query))
     return launches
+
+
+def _between(ready: ReadyBackward) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Statistics, sums of dQ and turns for the launches of a backward pass, all 0."""
+    statistics, dq_sum, turns = map(torch.zeros, ready.sizes)
+    return statistics, dq_sum, turns.int()
 
 
 def _lists_on_hopper() -> dict[str, Launch]:
     """block_sparse_hopper.cu, with more items than blocks, and a block of queries that sees all keys, whose list is
-    cut."""
+    cut; block_sparse_backward_hopper.cu, with keys that all queries see, whose column is cut."""
     queries, keys, head_dim = 640, 2200, sparse_hopper_lists.HEAD_DIM
     query, key, value = (normal(1, heads, n, head_dim).bfloat16() for heads, n in ((2, queries), (1, keys), (1, keys)))
     call = Call(query.shape, key.shape, query.dtype, query.device, head_dim**-0.5)
@@ -165,7 +179,15 @@ def _lists_on_hopper() -> dict[str, Launch]:
         parts,
         parts[..., 0].contiguous(),
     )
-    return {f"sparse hopper {ready.kernel.name}, d={head_dim}, hard": Launch.of_ready(ready, *tensors)}
+    launches = {f"sparse hopper {ready.kernel.name}, d={head_dim}, hard": Launch.of_ready(ready, *tensors)}
+    query, grad_out = (normal(1, 2, 1100, head_dim).bfloat16() for _ in range(2))
+    call = call._replace(query_shape=query.shape)
+    lists = (patterns.local(40) | patterns.global_tokens([3])).block_lists(1100, keys)
+    middle = (of_columns := ready_list_backward(call, lists)).backward
+    inputs = query, grad_out, key, value, torch.zeros_like(key), torch.zeros_like(value)
+    name = f"sparse hopper {middle.attend.kernel.name}, d={head_dim}, hard"
+    launches[name] = Launch.of_ready(middle.attend, *inputs, *_between(of_columns), torch.zeros(middle.shape))
+    return launches
 
 
 def _by_columns(

@@ -7,11 +7,12 @@ import torch
 
 from course_utils.launches import Launch, sparse_patterns
 from course_utils.nvidia.measure import counter_cases
-from course_utils.operators import sparse_hopper, sparse_hopper_lists
+from course_utils.operators import sparse_hopper, sparse_hopper_lists, sparse_hopper_lists_backward
 from course_utils.operators.attention import Call
 from course_utils.operators.hopper_launch import BackwardTile
 from course_utils.operators.sparse_hopper_backward import RANGE_BACKWARD
 from course_utils.operators.sparse_hopper_lists import BLOCK_SPARSE_FORWARD
+from course_utils.operators.sparse_hopper_lists_backward import BLOCK_SPARSE_BACKWARD
 from course_utils.operators.tensor_core import BF16_OPTION, HEAD_DIMS
 from course_utils.patterns import Ranges
 from tests.helpers.nvidia_output import LAUNCH
@@ -55,15 +56,15 @@ def test_the_launch_of_an_operator_as_data_gives_what_the_operator_gives():
 
 
 def test_the_kernels_for_hopper_under_patterns_are_watched_with_every_option_of_a_plain_softmax():
-    """But for the tile of three consumers, whose loop is that of chapter 07, and backward for dilated ranges and block
-    lists, which only the emulator's sanitizer has seen (tests/operators/test_sparse_hopper*_backward.py)."""
+    """Those for ranges and those for block lists. The tile of three consumers is left out: its loop is chapter 07's."""
     watched = {(launch.source, frozenset(launch.options)) for launch in sparse_patterns.hard().values()}
     forward = [options for options in sparse_hopper.forward_options() if "-DCONSUMERS=2" in options]
-    tiles = itertools.starmap(BackwardTile, itertools.product(HEAD_DIMS, (False, True)))
+    tiles = itertools.starmap(BackwardTile, itertools.product(HEAD_DIMS, (False, True), (False, True)))
     of_files = (
         (sparse_hopper.RANGE_FORWARD, forward),
         (RANGE_BACKWARD, [tile.options for tile in tiles]),
         (BLOCK_SPARSE_FORWARD, [sparse_hopper_lists.OPTIONS]),
+        (BLOCK_SPARSE_BACKWARD, [sparse_hopper_lists_backward.OPTIONS]),
     )
     for file, found in of_files:
         assert {(file, frozenset((*options, BF16_OPTION[torch.bfloat16]))) for options in found} == {
