@@ -280,7 +280,8 @@ FALSE_ALARMS = dict.fromkeys(
     "the other lanes have read by then. "
     "Likely racecheck takes an mbarrier for an order only of threads that arrive themselves: of `ring`, where each "
     "lane arrives, it says nothing. Changed so that one lane arrives for all, `ring` was named with and without a "
-    "`__syncwarp` (tried by hand, NVIDIA H200, 2026-11-27).",
+    "`__syncwarp` (tried by hand, NVIDIA H200, 2026-11-27). In `range_backward`, whose blocks stay, the place that dQ "
+    "and dV share and what is known of an item are handed on in the same way.",
 )
 
 Lines = tuple[tuple[int, ...], ...]  # of each finding: its line, and the other party's if it has one
