@@ -104,10 +104,10 @@ struct Jobs {
 
     __device__ Job number(int n) const {
         const int item = n % items_by_heads / heads, key_head = n / items_by_heads * heads + n % heads;
-        const int z = DILATED ? key_head / kv_heads : 0, batch = z / dilation, before = (z - batch) * kv_heads;
+        const int nth = DILATED ? key_head / kv_heads : 0, batch = nth / dilation, before = (nth - batch) * kv_heads;
         const int4 column = items[item];   // tile of keys, first query, end, part
         const int first = column.y / B_R, each = (column.z + B_R - 1) / B_R - first;
-        return {{column.x * B_C, (key_head - before) * group, group, first, each, tiles, z % dilation * (D / 64),
+        return {{column.x * B_C, (key_head - before) * group, group, first, each, tiles, nth % dilation * (D / 64),
                  before}, item, column.w};
     }
 

@@ -362,8 +362,8 @@ def test_a_broken_kernel_is_seen(short_parts, break_kernel, right, wrong):
 
 
 DILATED_CHANGES = [
-    (RANGE_BACKWARD, "z % dilation * (D / 64)", "0"),  # all classes are the first
-    (RANGE_BACKWARD, "(z - batch) * kv_heads", "batch * kv_heads"),  # the heads of another batch
+    (RANGE_BACKWARD, "nth % dilation * (D / 64)", "0"),  # all classes are the first
+    (RANGE_BACKWARD, "(nth - batch) * kv_heads", "batch * kv_heads"),  # the heads of another batch
     (RANGE_BACKWARD, "(key_head - before) * group", "key_head * group"),  # the same
     (RANGE_BACKWARD, "i0, head, &gate.full, walk.panel);", "i0, head, &gate.full);"),  # queries of the first class
     (RANGE_BACKWARD, "(head_of(n) + group * heads_before)", "head_of(n)"),  # statistics and dQ of the first class
