@@ -201,7 +201,7 @@ def test_a_broken_kernel_fails_the_check(monkeypatch, break_kernel, right, wrong
 RACES = [
     ("    wait_until_full(shared.gate_dSt[buffer], parity);\n", ""),
     ("    wait_for(&shared.gate_dSt[buffer].empty, parity ^ 1);   // dQ of tile n − 2 has been computed\n", ""),
-    ("    wait_for(&shared.gate_dQ[w].empty, n % 2 ^ 1);\n", ""),
+    ("    wait_for(&shared.gate_dQ[w].empty, (n + round) % 2 ^ 1);\n", ""),
     ("    publish_tile();\n    __syncwarp();\n", "    __syncwarp();\n"),
     ("        wait_for_stores();\n        arrive", "        arrive"),
     ("        wait_for_product<1>(dQ);\n", ""),

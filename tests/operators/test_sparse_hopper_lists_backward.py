@@ -246,8 +246,18 @@ CHANGES = [
     ("if (first_word != UNSEEN)", "", "far apart", (300, 640)),
     ("walk.bits(begin, w) == UNSEEN", "walk.bits(begin, w) != WHOLE", "strewn", (130, 150)),
     ("w * ROWS + warp_row(), parts", "warp_row(), parts", "BigBird", (300, 300)),
-    ("n < walk.steps(); n++) skip_whole_tile", "n < end; n++) skip_whole_tile", "blocks on the diagonal", (130, 150)),
-    ("int n = 0; n < begin; n++) skip_whole_tile", "int n = 1; n < begin; n++) skip_whole_tile", "strewn", (130, 150)),
+    (
+        "n < t + walk.steps(); n++) skip_whole_tile",
+        "n < end; n++) skip_whole_tile",
+        "blocks on the diagonal",
+        (130, 150),
+    ),
+    (
+        "int n = t; n < begin; n++) skip_whole_tile",
+        "int n = t + 1; n < begin; n++) skip_whole_tile",
+        "strewn",
+        (130, 150),
+    ),
 ]
 
 
