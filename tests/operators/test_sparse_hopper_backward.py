@@ -388,13 +388,13 @@ def test_a_broken_dilation_is_seen(break_kernel, file, right, wrong):
 @pytest.mark.parametrize(
     "wait",
     [
-        "        wait_for(&gate.empty, round / PLACES % 2 ^ 1);\n",  # K comes while the dK of a job before leaves
+        "        wait_for_stores();\n    }\n    arrive",  # K comes while the dK of a job before leaves
         pytest.param("            if (STAYS) wait_for(&shared.gate_V.empty, round % 2 ^ 1);\n", marks=MORE),
         pytest.param("    wait_for(&shared.gate_dQ[w].empty, (t + round) % 2 ^ 1);\n", marks=MORE),
     ],
 )
 def test_a_job_that_does_not_wait_for_the_one_before_is_seen(break_kernel, wait):
-    break_kernel(RANGE_BACKWARD, wait, "")
+    break_kernel(RANGE_BACKWARD, wait, wait.partition(";\n")[2])
     tensors, out, lse, _ = inputs(Ranges(0, 40, 1), 600, 600, 128)
     with sanitize() as report:
         gradients(Ranges(0, 40, 1), tensors, out, lse)
