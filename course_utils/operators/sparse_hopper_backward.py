@@ -29,7 +29,7 @@ class RangeBackwardTile(hopper_launch.BackwardTile):
 
     @property
     def shared_bytes(self) -> int:
-        """Another place of K, and two jobs."""
+        """Another place of K with its gate, and two jobs."""
         return super().shared_bytes + 256 * self.head_dim + 96
 
 

@@ -25,7 +25,7 @@
 //        dK and dV once more as pointers for merge_gradients
 //        starts, ends [L_k], int, from 0 to L_q; starts never falls
 //        counter: 0 before and after; all_jobs: items · all_heads; items_by_heads: items · heads, where `heads` divides
-//        kv_heads; all_heads: kv_heads · B · dilation; tiles: of B_R queries, of L_q
+//        kv_heads = H / group; all_heads: kv_heads · B · dilation; tiles: ceil(L_q / B_R)
 //        items, parts, split: key_columns.cuh, with B_C = 128; first and end of an item are queries, first
 //        a multiple of B_R, first = end if no query sees the keys; no two items of a tile of keys meet the
 //        same tile of queries
@@ -48,7 +48,7 @@ struct Queries { int start, end; };   // those that see a key
 
 struct Problem { int L_q, L_k; float scale; const int *starts, *ends; };
 
-// An item for one key head. Without tiles of queries there are no more.
+// An item for one key head; with walk.tiles = 0 there are no more.
 struct Job { Walk walk; int item, part; };
 
 struct StayingShared : Shared { Job jobs[PLACES]; };   // each written before its K comes

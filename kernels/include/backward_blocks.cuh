@@ -19,7 +19,7 @@
 #pragma once
 
 // DILATED=1: positions fall into residue classes (range_hopper.cu), and each class of a batch counts as a batch of
-// its own: the grid's z is batch · dilation + class, and L_q and L_k are those of a class.
+// its own, number batch · dilation + class; L_q and L_k are those of a class.
 #ifndef DILATED
 #define DILATED 0
 #endif
@@ -44,7 +44,7 @@ constexpr int PIECE = ROWS * 64;    // numbers of dQ that a consumer computes
 struct Statistics { float LSE[B_R], delta[B_R]; };
 
 struct Shared {
-    scalar_t K[PLACES][CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and dV
+    scalar_t K[PLACES][CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and, unless STAYS, dV
     scalar_t Q[BUFFERS][B_R * D], dO[BUFFERS][B_R * D];
     scalar_t dSt[2][B_C * B_R];   // panels of 64 queries
     float dQ[CONSUMERS][PIECE];   // from each consumer to its adder
@@ -361,7 +361,7 @@ meet_tiles(KeyGradients& keys, Shared& shared, const AnyWalk& walk, const Skippe
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
 }
 
-// The same for a walk without tiles.
+// The same for a walk that has no steps.
 __device__ inline void meet_no_tiles(Shared& shared, int round) {
     wait_for_keys(shared, round);
     __syncwarp();

@@ -1,6 +1,6 @@
 // items.cuh — blocks of threads that stay, and the items of work that they fetch.
 //
-// An item is a block of B_R queries of a head.
+// An item is a block of B_R queries of a head, or what a kernel calls its jobs.
 // Include after B_R is defined.
 #pragma once
 

@@ -8,10 +8,10 @@ import re
 import pytest
 import torch
 
-from course_utils import checks, patterns, reference
+from course_utils import checks, cuda, patterns, reference
 from course_utils.cuda import KernelError, read_kernel
 from course_utils.emulator import configure, profile, sanitize
-from course_utils.operators import sparse_launch, sparse_work
+from course_utils.operators import hopper_launch, sparse_launch, sparse_work
 from course_utils.operators.attention import Call
 from course_utils.operators.hopper_launch import BACKWARD, ReadyBackward
 from course_utils.operators.sparse_hopper_backward import (
@@ -162,7 +162,9 @@ def test_the_column_of_a_sink_is_split(device, short_parts, deterministic, thinn
 @pytest.mark.gpu
 @pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_all_combinations_on_a_gpu(deterministic, dtype):
+def test_all_combinations_on_a_gpu(monkeypatch, deterministic, dtype):
+    """By three blocks, so that each has many jobs."""
+    monkeypatch.setattr(hopper_launch, "blocks_that_stay", lambda _: 3)
     lengths = (1, 63, 64, 65, 113, 200, 257, 1000, 2500)
     pairs = [*zip(lengths, lengths, strict=True), (65, 130), (200, 3), (1, 200), (1000, 1500), (1500, 1000)]
     kinds = itertools.cycle(checks.KINDS)
@@ -294,6 +296,15 @@ def test_a_consumer_lets_a_tile_go_by_whose_queries_see_none_of_its_keys():
     with profile() as counters:
         gradients(ranges, tensors, out, lse)
     assert counters.product_flops / (2 * 64 * 64 * 128) == 2 * (3 + 2) * 5 - 3 * 4
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["chance", "turns"])
+def test_the_counter_of_jobs_is_left_at_0(monkeypatch, deterministic):
+    kept = torch.zeros(1, dtype=torch.int32)
+    monkeypatch.setattr(cuda, "counter", lambda *_: kept)
+    for length in (100, 600):  # one job for a block or none, and some
+        check(Ranges(0, 60, 1), length, length, 64, deterministic=deterministic)
+        assert kept == 0
 
 
 def test_the_compiler_leaves_the_products_asynchronous_and_spills_nothing():
