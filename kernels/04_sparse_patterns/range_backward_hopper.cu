@@ -25,7 +25,7 @@
 //        dK and dV once more as pointers for merge_gradients
 //        starts, ends [L_k], int, from 0 to L_q; starts never falls
 //        counter: 0 before and after; all_jobs: items · all_heads; items_by_heads: items · heads, where `heads` divides
-//        kv_heads = H / group; all_heads: kv_heads · B · dilation; tiles: ceil(L_q / B_R)
+//        kv_heads = H / group; all_heads: kv_heads · B · dilation; tiles: ceil(L_q / B_R). They spare the producer registers
 //        items, parts, split: key_columns.cuh, with B_C = 128; first and end of an item are queries, first
 //        a multiple of B_R, first = end if no query sees the keys; no two items of a tile of keys meet the
 //        same tile of queries

@@ -175,7 +175,7 @@ __device__ inline void wait_for_keys(Shared& shared, int round = 0) {
     wait_until_full(shared.gate_V, round % 2);
 }
 
-// x, of which the compiler keeps nothing in registers from tile to tile: there are none left.
+// x, read again for each tile, since no register is left to keep it in.
 __device__ inline float not_kept(float x) {
     asm volatile("" : "+f"(x));
     return x;
@@ -375,6 +375,14 @@ __device__ inline void write_dK(Shared& shared, KeyGradients& keys, int round, i
     write_tile(shared.K[round % PLACES][w], keys.dK);
 }
 
+// One thread stores dK from there, and dV.
+__device__ inline void store_boxes(Shared& shared, const void* dV, const TensorMap& out_dK, const TensorMap& out_dV,
+                                   const Walk& walk, int round, int w) {
+    store_box(out_dK, walk.j0 + w * ROWS, walk.kv_head(), shared.K[round % PLACES][w], walk.panel);
+    store_box(out_dV, walk.j0 + w * ROWS, walk.kv_head(), dV, walk.panel);
+    wait_for_stores();   // shared memory must live as long
+}
+
 // dK and dV leave by way of the consumer's tiles of K and V.
 __device__ inline void store_gradients(Shared& shared, KeyGradients& keys, const TensorMap& out_dK,
                                        const TensorMap& out_dV, const Walk& walk, int w, float scale) {
@@ -382,11 +390,7 @@ __device__ inline void store_gradients(Shared& shared, KeyGradients& keys, const
     write_tile(shared.V[w], keys.dV);
     publish_tile();
     sync_threads(2 + w, 128);
-    if (threadIdx.x % 128 == 0) {
-        store_box(out_dK, walk.j0 + w * ROWS, walk.kv_head(), shared.K[0][w], walk.panel);
-        store_box(out_dV, walk.j0 + w * ROWS, walk.kv_head(), shared.V[w], walk.panel);
-        wait_for_stores();   // shared memory must live as long
-    }
+    if (threadIdx.x % 128 == 0) store_boxes(shared, shared.V[w], out_dK, out_dV, walk, 0, w);
 }
 
 // With STAYS=1 the adder stores them: dV comes in the place of dQ. t: behind the last tile.
@@ -401,11 +405,7 @@ __device__ inline void hand_over(Shared& shared, KeyGradients& keys, int t, int 
 __device__ inline void store_handed_over(Shared& shared, const TensorMap& out_dK, const TensorMap& out_dV,
                                          const Walk& walk, int t, int round, int w, bool are_here) {
     wait_until_full(shared.gate_dQ[w], (t + round) % 2);
-    if (are_here) {
-        store_box(out_dK, walk.j0 + w * ROWS, walk.kv_head(), shared.K[round % PLACES][w], walk.panel);
-        store_box(out_dV, walk.j0 + w * ROWS, walk.kv_head(), shared.dQ[w], walk.panel);
-        wait_for_stores();
-    }
+    if (are_here) store_boxes(shared, shared.dQ[w], out_dK, out_dV, walk, round, w);
     arrive(&shared.gate_dQ[w].empty);
     arrive(&shared.gate_K[round % PLACES].empty);
 }

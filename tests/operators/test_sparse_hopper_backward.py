@@ -399,7 +399,7 @@ def test_a_broken_dilation_is_seen(break_kernel, file, right, wrong):
 @pytest.mark.parametrize(
     "wait",
     [
-        "        wait_for_stores();\n    }\n    arrive",  # K comes while the dK of a job before leaves
+        "    wait_for_stores();   // shared memory must live as long\n",  # K comes while the dK of a job before leaves
         pytest.param("            if (STAYS) wait_for(&shared.gate_V.empty, round % 2 ^ 1);\n", marks=MORE),
         pytest.param("    wait_for(&shared.gate_dQ[w].empty, (t + round) % 2 ^ 1);\n", marks=MORE),
     ],
